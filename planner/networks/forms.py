@@ -286,7 +286,7 @@ def _counted(network: Network) -> dict[str, tuple[int, float]]:
         trained[layer.name] = parameters > 0 or any(flows)
         root[layer.name] = root[layer.inputs[0]] if kind.is_view else layer.name
         if not kind.is_view:
-            site = Site(0, layer, inputs, shapes[layer.name], parameters, flows, 1, is_kept=False)
+            site = Site(0, layer, inputs, shapes[layer.name], parameters, flows, 1)
             of_inputs, of_output = layer.keeps
             names = {root[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output)} - seen
             statistics, elements = kind.kept_besides(site, 0), sum(prod(shapes[name]) for name in names)

@@ -485,7 +485,7 @@ class _Layers(Forms):
         flop, moved = dict[str, int](), dict[str, int]()
         for layer in network.layers:
             inputs, output = input_shapes(layer, shapes), prod(shapes[layer.name])
-            site = Site(0, layer, inputs, shapes[layer.name], 0, (), 1, is_kept=False)
+            site = Site(0, layer, inputs, shapes[layer.name], 0, (), 1)
             flop[layer.name] = 2 * LAYER_KINDS[layer.kind].macs(site) or output
             moved[layer.name] = (output + sum(map(prod, inputs))) * (not LAYER_KINDS[layer.kind].is_view)
         kinds: dict[str, list[str]] = {}

@@ -64,7 +64,7 @@ def of_layer(
 ) -> tuple[Point, ...]:
     """Return the points of the calls that a layer makes forward and backward, of samples of an input shape."""
     record, layer = LAYER_KINDS[kind], Layer("layer", kind, (INPUT,), attributes)
-    site = Site(0, layer, (shape,), record.output(layer, (shape,)), 0, (True,), 1, is_kept=False)
+    site = Site(0, layer, (shape,), record.output(layer, (shape,)), 0, (True,), 1)
     return tuple(
         Point(
             kind_of_kernel(call.kind, layer),

@@ -116,11 +116,6 @@ class StepPart:
         return np.take_along_axis(of_stages, slowest[None], axis=0)[0]
 
     @property
-    def computed_s(self) -> FloatArray:
-        """Kernels and host time of all passes and the update, of the slowest stage [s], shape (n,)."""
-        return np.asarray(self._computed_s[self._which] + self._update_s)
-
-    @property
     def slowest(self) -> IntArray:
         """The stage with the most work, shape (n,)."""
         stages = np.broadcast_to(np.cumsum(self._repeats, axis=0) - self._repeats, self._pipelines.at.shape)

@@ -141,21 +141,14 @@ def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tup
             distinct[structure] = parameters, (parameters > 0 and not layer.is_frozen) or any(flows)
         has_gradient[layer.name] = distinct[structure][1]
         structures.append((structure, inputs, flows))
-    tensor, kept_tensors = {INPUT: INPUT}, set[str]()  # kept for the backward pass; a view as what it is a view of
-    for layer in network.layers:
-        tensor[layer.name] = tensor[layer.inputs[0]] if LAYER_KINDS[layer.kind].is_view else layer.name
-        if has_gradient[layer.name]:
-            of_inputs, of_output = layer.keeps
-            kept_tensors.update(tensor[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output))
     sites: list[Site] = []
     site = []
     for position, (layer, (structure, inputs, flows)) in enumerate(zip(network.layers, structures, strict=True)):
-        key = (structure, layer.name in kept_tensors, 0 if merged else position)
+        key = (structure, 0 if merged else position)
         if key not in places:
             places[key] = len(sites)
             parameters = distinct[structure][0]
-            output, n_reads = shapes[layer.name], reads[layer.name]
-            sites.append(Site(position, layer, inputs, output, parameters, flows, n_reads, layer.name in kept_tensors))
+            sites.append(Site(position, layer, inputs, shapes[layer.name], parameters, flows, reads[layer.name]))
         site.append(places[key])
     return tuple(sites), np.array(site)
 

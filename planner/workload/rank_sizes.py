@@ -203,7 +203,7 @@ class _FewSizes:
             [by_unit - experts, experts, trained_by_unit - trained_experts, trained_experts, tied_by_unit,
              self._by_unit(copies), own, joined, made * self.is_reached, freed, logits]
         )  # fmt: skip
-        gradients = live_gradients(self.program, self.part * self.each / self.itemsize, without_logits=True)
+        gradients = live_gradients(self.program, self.part * self.each / self.itemsize)
         if (trained < parameters).any():  # what is there while layers without a backward pass compute
             both = self._by_site(lambda site: site.input_elements + site.output_elements)
             gradients = np.where(self.has_gradient, gradients, both * self.part * self.each / self.itemsize)
@@ -404,21 +404,22 @@ def _with_fused_gates(network: Network) -> Network:
     return network if layers == network.layers else replace(network, layers=layers)
 
 
-def live_gradients(of: Program, part: FloatArray | None = None, *, without_logits: bool = False) -> FloatArray:
+def live_gradients(of: Program, part: FloatArray | None = None) -> FloatArray:
     """Return the elements per sample of activation gradients that exist while each layer runs backward, shape (L,).
 
     Backward runs in reverse order. A layer's step needs the gradient of its output and makes those of its inputs,
     which stay until the layers they belong to have run; so a shortcut's gradient waits while its branch runs. Inside of
     attention the gradients of its weights before and behind the softmax are there together; inside of fused attention,
-    those of queries, keys and values before they are joined. ``part``: of each layer's output that a rank has.
+    those of queries, keys and values before they are joined. Those of logits do not count.
+
+    ``part``: of each layer's output that a rank has.
     """
     sizes = np.array([float(site.output_elements) for site in of.sites])[of.site] * (1.0 if part is None else part)
     inside = [LAYER_KINDS[site.layer.kind].inside(site) for site in of.sites]
     at = {layer.name: place for place, layer in enumerate(of.network.layers)}
-    if without_logits:
-        for layer in of.network.layers:
-            if layer.kind == "loss" and layer.inputs[0] in at:
-                sizes[at[layer.inputs[0]]] = 0.0
+    for layer in of.network.layers:
+        if layer.kind == "loss" and layer.inputs[0] in at:
+            sizes[at[layer.inputs[0]]] = 0.0
     live: dict[str, float] = {}
     elements = np.zeros(of.site.size)
     for position in range(of.site.size - 1, -1, -1):

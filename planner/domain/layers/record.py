@@ -131,7 +131,6 @@ class Site:
     inputs : per sample, in the order of ``layer.inputs``
     input_gradients : whether a gradient has to be passed on to each input: something trained stands before it
     reads : how often the output is read
-    is_kept : whether the output is kept for the backward pass, by the layer or by one that reads it
     """
 
     position: int
@@ -141,7 +140,6 @@ class Site:
     parameters: int
     input_gradients: tuple[bool, ...]
     reads: int
-    is_kept: bool
 
     @property
     def trained(self) -> int:
