@@ -68,20 +68,13 @@ KEY_UNITS = {
 
 
 def parse_quantity(text: str, dimension: str, what: str = "the quantity") -> float:
-    """Return the SI value of a number with its unit.
+    """Return the SI value, within BOUNDS, of a number with its unit.
 
     Parameters
     ----------
-    text : str
-        Such as ``12.5GB/s``; the unit is required.
-    dimension : {"time", "latency", "bytes", "bandwidth", "rate"}
-        What is expected; results are s, s, byte, byte/s, FLOP/s.
-    what : str
-        The argument's name, for the error.
-
-    Returns
-    -------
-    float, within BOUNDS
+    text : such as ``12.5GB/s``; the unit is required
+    dimension : time, latency, bytes, bandwidth or rate: results are s, s, byte, byte/s, FLOP/s
+    what : the argument's name, for the error
 
     ParameterError: not a number, beyond the bounds of the dimension, or a missing or wrong unit.
     """

@@ -78,12 +78,9 @@ def _check_graph(layers: tuple[Layer, ...]) -> None:
 
 @once_of
 def layer_shapes(network: Network) -> Mapping[str, Shape]:
-    """Return the output shape of every layer, per sample; of one network it is worked out once.
+    """Return the output shape of every layer, per sample, INPUT first; of one network it is worked out once.
 
-    Returns
-    -------
-    mapping of layer name to tuple of int, with INPUT first and the layers in their order
-        A ``loss`` gives one number: (1,).
+    A ``loss`` gives one number: (1,).
 
     ParameterError: a layer cannot read what it is given; the sentence names the layer.
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,12 +22,23 @@ import numpy as np
 
 from planner.costs.collectives import RANKS_POWER, breaks_key, case_list
 from planner.costs.terms import evaluate
-from planner.domain import samples as of_samples
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry, SettingValue, by_precision
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.messages import OVERLAP
-from planner.domain.samples import INPUT_COLUMNS, NETWORKS, Samples, TimedStep
+from planner.domain.samples import (
+    BESIDE,
+    DECODE,
+    DEVICE_TO_HOST,
+    HIDDEN,
+    HOST_TO_DEVICE,
+    INPUT_COLUMNS,
+    LOAD,
+    LOAD_CACHED,
+    NETWORKS,
+    Samples,
+    TimedStep,
+)
 from planner.errors import CoverageError
 from planner.fitting.estimators import LEAST_SHARE
 from planner.fitting.gaussian_process import Key, fit_entry
@@ -48,17 +59,11 @@ class _Fit(NamedTuple):
 
 COLD_NOTE = "cold for this system; what a host of virtual machines or a server of files caches is not told apart"
 FITS: Mapping[str, _Fit] = {
-    of_samples.LOAD: _Fit(
-        "storage", of_samples.LOAD, "storage.reads", 3, f"samples read in random order by one thread, {COLD_NOTE}"
-    ),
-    of_samples.LOAD_CACHED: _Fit(
-        "storage", of_samples.LOAD_CACHED, "storage.reads", 3, "samples read again by one thread"
-    ),
-    of_samples.DECODE: _Fit(
-        "storage", of_samples.DECODE, "storage.decode", 4, "one thread decodes, crops, resizes and normalises"
-    ),
-    of_samples.HOST_TO_DEVICE: _Fit("host", "copy", "host.bytes", 3),
-    of_samples.DEVICE_TO_HOST: _Fit("host", "copy_back", "host.bytes", 3),
+    LOAD: _Fit("storage", LOAD, "storage.reads", 3, f"samples read in random order by one thread, {COLD_NOTE}"),
+    LOAD_CACHED: _Fit("storage", LOAD_CACHED, "storage.reads", 3, "samples read again by one thread"),
+    DECODE: _Fit("storage", DECODE, "storage.decode", 4, "one thread decodes, crops, resizes and normalises"),
+    HOST_TO_DEVICE: _Fit("host", "copy", "host.bytes", 3),
+    DEVICE_TO_HOST: _Fit("host", "copy_back", "host.bytes", 3),
 }
 """Kind of rows -> its entry; every kind of INPUT_COLUMNS."""
 
@@ -137,7 +142,7 @@ def fit_collectives(
 def fit_overlap(environment: Mapping[str, str], source: str = "") -> tuple[Entry, ...]:
     """Return how a step and its messages run beside each other, where ranks measured that; see HIDDEN."""
     try:
-        beside, hidden = float(environment[of_samples.BESIDE]), float(environment[of_samples.HIDDEN])
+        beside, hidden = float(environment[BESIDE]), float(environment[HIDDEN])
     except (KeyError, ValueError):
         return ()
     notes = f"{hidden:.0%} of the messages of data-parallel steps were hidden"
@@ -287,18 +292,11 @@ MOST_REASONS = 3
 
 @dataclass(frozen=True, slots=True)
 class SampleOrigin:
-    """Where samples come from: origin and source of the figures, date, the cluster of collectives, circumstances.
+    """Source of the figures, date, and the cluster of collectives; empty: what the circumstances of the samples say."""
 
-    What is left empty is taken from the circumstances of the samples (keys ``origin``, ``source``, ``date``,
-    ``cluster``; the others are the environment, but those that begin with ``warning``, sentences for whoever uses the
-    calibration); the origin is else ``measured``.
-    """
-
-    origin: str = ""
     source: str = ""
     date: str = ""
-    cluster: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    cluster: str = ""
 
 
 def fit_calibration(
@@ -320,11 +318,11 @@ def fit_calibration(
 
     CoverageError: no kind of kernel or input and no collective has enough usable rows.
     """
-    origin = _completed(origin, samples.circumstances)
-    kernels = fit_kernels(samples, accelerator, origin=origin.origin, source=origin.source)
-    collectives, few = fit_collectives(samples, origin=origin.origin, source=origin.source)
-    own = fit_layer_calls(samples, kernels.entries, origin=origin.origin, source=origin.source)
-    loading, fewer = fit_input(samples, origin=origin.origin, source=origin.source)
+    bare = _without_entries(samples, name, accelerator.name, node, origin)
+    kernels = fit_kernels(samples, accelerator, origin=bare.origin, source=bare.source)
+    collectives, few = fit_collectives(samples, origin=bare.origin, source=bare.source)
+    own = fit_layer_calls(samples, kernels.entries, origin=bare.origin, source=bare.source)
+    loading, fewer = fit_input(samples, origin=bare.origin, source=bare.source)
     entries = (*own, *kernels.entries, *collectives, *loading)
     if not entries:
         wrong = (f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])
@@ -341,18 +339,11 @@ def fit_calibration(
     rejections = (f"{len(kernels.rejected)} of {samples.size} rows rejected ({reason})",) if counts else ()
     not_fitted = _not_fitted((*map(str, too_few), *few))
     general, of_precisions = by_precision((*_stated(samples, of_input=False), *not_fitted, *rejections))
-    calibration = Calibration(
-        name,
-        accelerator.name,
-        entries,
-        origin.cluster,
-        node,
-        origin.origin,
-        origin.source,
-        origin.date,
-        origin.environment,
-        tuple(sorted({str(group) for group in samples.text["group"] if group})),
-        general,
+    calibration = replace(
+        bare,
+        entries=entries,
+        seen=tuple(sorted({str(group) for group in samples.text["group"] if group})),
+        warnings=general,
         input_warnings=(*_stated(samples, of_input=True), *_not_fitted(fewer)),
         precision_warnings=of_precisions,
     )
@@ -366,24 +357,14 @@ def fit_links(
 
     CoverageError: no collective has enough usable rows.
     """
-    origin = _completed(SampleOrigin(cluster=cluster), samples.circumstances)
-    entries, missing = fit_collectives(samples, origin=origin.origin, source=origin.source)
-    entries += fit_overlap(origin.environment, origin.source)
+    device = accelerator.name if accelerator else ANY_ACCELERATOR
+    bare = _without_entries(samples, name, device, node, SampleOrigin(cluster=cluster or ""))
+    entries, missing = fit_collectives(samples, origin=bare.origin, source=bare.source)
+    entries += fit_overlap(bare.environment, bare.source)
     if not entries:
         reasons = "; ".join([*missing, *dict.fromkeys(reason for _, reason in usable(samples)[1])])
         raise CoverageError(f"samples must time an operation between ranks, got {samples.size} rows ({reasons})")
-    return Calibration(
-        name,
-        accelerator.name if accelerator else ANY_ACCELERATOR,
-        entries,
-        origin.cluster,
-        node,
-        origin.origin,
-        origin.source,
-        origin.date,
-        origin.environment,
-        warnings=(*_stated(samples, of_input=False), *_not_fitted(missing)),
-    )
+    return replace(bare, entries=entries, warnings=(*_stated(samples, of_input=False), *_not_fitted(missing)))
 
 
 def with_overheads(calibration: Calibration, steps: Sequence[TimedStep]) -> Calibration:
@@ -415,16 +396,16 @@ def _host_s(environment: Mapping[str, str]) -> float:
     return seconds if 0 < seconds < math.inf else 0.0
 
 
-def _completed(stated: SampleOrigin, circumstances: Mapping[str, str]) -> SampleOrigin:
-    rest = {key: value for key, value in circumstances.items() if not key.startswith(WARNING)}
-    origin, source, date, cluster = (rest.pop(key, "") for key in ("origin", "source", "date", "cluster"))
-    return SampleOrigin(
-        stated.origin or origin or "measured",
-        stated.source or source,
-        stated.date or date,
-        stated.cluster or cluster or None,
-        {**rest, **stated.environment},
-    )
+def _without_entries(
+    samples: Samples, name: str, accelerator: str, node: Node | None, stated: SampleOrigin
+) -> Calibration:
+    """Return a calibration with nothing fitted yet, whose environment the other circumstances are, but for warnings."""
+    environment = {key: value for key, value in samples.circumstances.items() if not key.startswith(WARNING)}
+    origin, source, date, cluster = (environment.pop(key, "") for key in ("origin", "source", "date", "cluster"))
+    return Calibration(
+        name, accelerator, (), stated.cluster or cluster or None, node, origin or "measured", stated.source or source,
+        stated.date or date, environment,
+    )  # fmt: skip
 
 
 def _stated(samples: Samples, *, of_input: bool) -> Iterator[str]:

@@ -30,15 +30,12 @@ LEAST_SHARE = 0.05
 
 
 def scaled_design(features: FloatArray, times: FloatArray, estimator: str) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the design whose columns have length 1, its target, and the lengths that were divided by.
+    """Return the design (n, p) whose columns have length 1, its target (n,), and the lengths (p,) divided by.
 
-    Rows are divided by the measured time but for ``least-squares``. A column of zeros keeps length 1.
+    Rows are divided by the measured time but for ``least-squares``. A column of zeros keeps length 1. θ is the solution
+    over the lengths.
 
     ``features``: ndarray of shape (n, p); ``times``: ndarray of shape (n,); ``estimator``: one of ESTIMATORS.
-
-    Returns
-    -------
-    design (n, p), target (n,), lengths (p,); θ = solution / lengths
     """
     if estimator not in ESTIMATORS:
         raise UnknownNameError("estimator", estimator, ESTIMATORS)
@@ -84,7 +81,7 @@ def robust_least_squares(
     huber: float = HUBER,
     least: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the φ that minimises Σ w·huber(r(φ)) + Σ (φ / deviation)², and its covariance: a MAP estimate.
+    """Return the φ (p,) that minimises Σ w·huber(r(φ)) + Σ (φ / deviation)², and its covariance (p, p): a MAP estimate.
 
     Trust region (SciPy's ``least_squares``) from ``start``, with bounds one that meets them exactly. The covariance is
     the inverse of JᵀWJ + diag(1/deviation²), W with the weights that the Huber loss leaves at the solution.
@@ -98,10 +95,6 @@ def robust_least_squares(
     tolerance : relative change, of the loss or of φ, at which the search ends
     huber : residual beyond which it counts linearly; infinite: none does
     least : ndarray of shape (p,); what φ does not fall below
-
-    Returns
-    -------
-    φ (p,), covariance (p, p)
     """
     from scipy.optimize import least_squares  # noqa: PLC0415 - slow to import, and only fitting needs it
 

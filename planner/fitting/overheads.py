@@ -133,7 +133,7 @@ class TimedSteps(NamedTuple):
     def solved(
         self, rows: BoolArray, powers: FloatArray, relative: FloatArray, *, has_priors: bool = True
     ) -> tuple[FloatArray, FloatArray, float]:
-        """Return scale, host time and the error that all share in units of its own, their errors, and the squares.
+        """Return scale, host time and the shared error in its own units, (3,), their errors, (3,), and the squares.
 
         Parameters
         ----------
@@ -141,10 +141,6 @@ class TimedSteps(NamedTuple):
         powers : ndarray of float, shape (n,); exponent of every step
         relative : ndarray of float, shape (n,); deviation of predicted over measured time
         has_priors : with priors, and on a CPU an error that all steps share
-
-        Returns
-        -------
-        ndarray of shape (3,), ndarray of shape (3,), float
         """
         times_s, mean = self.times_s, np.array([1.0, self.host_s, 0.0])
         least = -np.append(mean[:2], np.inf)

@@ -9,28 +9,21 @@ of a surer kind: with q(A) the conformal score of the rows of a set of kinds, th
 
     max over a <= x of  min over b >= x of  q({k: a <= k <= b}),
 
-as isotonic regression has it [1]_, over ranges of kinds with at least :data:`LEAST_OWN_GROUPS` groups. So kinds of few
-rows, and those that would break the order, share the rows of their neighbours. Where all rows together are fewer
-groups, they are one range.
-
-References
-----------
-.. [1] Robertson, Wright, Dykstra (1988), Order Restricted Statistical Inference, Wiley
+as isotonic regression has it (Robertson, Wright, Dykstra 1988, "Order Restricted Statistical Inference"), over ranges
+of kinds with at least :data:`LEAST_OWN_GROUPS` groups. So kinds of few rows, and those that would break the order,
+share the rows of their neighbours. Where all rows together are fewer groups, they are one range.
 
 Split-conformal intervals: half-widths taken from residuals of groups that no fit has seen.
 
 s = abs(log(p / v)) (n,), p predicted and v measured; K groups, n_g rows of group g. Rows of a group miss together, so
 that groups are exchangeable and rows are not. The score is the least q at which
 
-    sum over g, i of [s_gi <= q] / ((K + 1) n_g)  >=  level                                                      [1]_
+    sum over g, i of [s_gi <= q] / ((K + 1) n_g)  >=  level
 
 so that every group has one weight and the group to come has one too, at infinity. The interval p·exp(±q) then covers a
-random row of a new group with a probability of at least ``level``, whatever the distributions. Scores must come from
-rows that took no part in the fit.
-
-References
-----------
-.. [1] Lee, Barber, Willett (2023), Distribution-free inference with hierarchical data, arXiv:2306.06342
+random row of a new group with a probability of at least ``level``, whatever the distributions (Lee, Barber, Willett
+2023, "Distribution-free inference with hierarchical data", arXiv:2306.06342). Scores must come from rows that took no
+part in the fit.
 
 End-to-end coefficients are fitted anew without each group in turn, by work spread over forked processes: each shares
 the parent's memory, and none survives the call that started it.
@@ -180,15 +173,10 @@ def _width(score: ConformalScore) -> float:
 def scores(answers: Sequence[Answer]) -> dict[str, ConformalScore]:
     """Return the conformal scores of kinds of predictions, as :class:`planner.domain.calibration.Calibration` has them.
 
-    Parameters
-    ----------
-    answers : to runs that took no part in the fit that predicts them. Rows without a kind or a measured value, and
-        those that a calibration has seen, do not count
+    Of all kinds, by name; with too few groups each says why it has no half-width. Empty without any row.
 
-    Returns
-    -------
-    dict of str to ConformalScore
-        Of all kinds, by name; with too few groups each says why it has no half-width. Empty without any row.
+    ``answers``: to runs that took no part in the fit that predicts them. Rows without a kind or a measured value, and
+    those that a calibration has seen, do not count.
     """
     return _Residuals.of([one.row for one in answers]).masked(np.ones(len(answers), dtype=np.bool_)).scores()
 

@@ -1,7 +1,9 @@
 """Asynchronous plans: periods of the two threads, and the distributions of mini-batch size and staleness.
 
 Every GPU thread repeats with period T_GPU and adds its gradient to a buffer on its node; the update threads of all
-nodes meet every T_Update, sum what lies there and update the weights [1]_.
+nodes meet every T_Update, sum what lies there and update the weights (SPRINT: Oyama, Nomura, Sato, Nishimura, Tamatsu,
+Matsuoka, "Predicting Statistics of Asynchronous SGD Parameters for a Large-Scale Distributed Deep Learning System on
+GPU Supercomputers", IEEE BigData 2016).
 
 ====  ==========================================================================
 G     GPU threads in all;  N: GPU threads on a node
@@ -15,11 +17,6 @@ the jitter of the periods; the standard deviations hold between runs, and within
 
 A GPU thread loads its samples, computes their gradient and adds it to a buffer of its node; those of a node read from
 the same storage, so that none repeats faster than storage serves all.
-
-References
-----------
-.. [1] Oyama, Nomura, Sato, Nishimura, Tamatsu, Matsuoka, "Predicting Statistics of Asynchronous SGD Parameters for
-   a Large-Scale Distributed Deep Learning System on GPU Supercomputers", IEEE BigData 2016 (SPRINT)
 """
 
 from __future__ import annotations
@@ -87,10 +84,6 @@ def update_period_s(
     per_gradient_s : ndarray of float, s [s], >= 0; summing one gradient
     gpus_per_node : ndarray of int, N
     gpu_s : ndarray of float, T_GPU [s], > 0; all broadcast together
-
-    Returns
-    -------
-    ndarray of float, of the common shape
     """
     summing_s = per_gradient_s * gpus_per_node
     full_s = fixed_s + summing_s

@@ -48,7 +48,7 @@ def pipeline_s(
     weight_s: FloatArray | None = None,
     blocking: bool = False,
 ) -> FloatArray:
-    """Return the time of all micro-batches through all stages [s], first forward to last backward.
+    """Return the time of all micro-batches through all stages [s], first forward to last backward, shape (n,).
 
     Parameters
     ----------
@@ -63,10 +63,6 @@ def pipeline_s(
     weight_s : ndarray of float, shape (p, n), optional
         The part of ``backward_s`` that is gradients of weights, of zero bubble; half of it where not given.
     blocking : stages stand still while they send and receive, each way
-
-    Returns
-    -------
-    ndarray of float, shape (n,)
 
     ParameterError: for an unknown schedule, and for virtual stages of one that has none.
 

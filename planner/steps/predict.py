@@ -357,6 +357,8 @@ def compare_among(
 ) -> tuple[list[Description], Deviation]:
     """Return descriptions of rows of several problems, and how unsure their ratios are.
 
+    Two rows -> the standard deviation of the logarithm of the time of one over the other's; None: not known.
+
     Parameters
     ----------
     evaluators : of problems that differ in what trains the network
@@ -364,11 +366,6 @@ def compare_among(
     which : sequence of int, n of them; position of the evaluator of each configuration
     configurations : Configurations, shape (n,)
     axes : whether axes in which plans differ add to the deviation
-
-    Returns
-    -------
-    list of Description, (int, int) -> float or None
-        Two rows -> the standard deviation of the logarithm of the time of one over the other's; None: not known.
     """
     by_row: dict[int, Description] = {}
     for at, evaluator in enumerate(evaluators):

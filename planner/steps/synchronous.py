@@ -66,7 +66,11 @@ def communication_prefix_s(communication_s: FloatArray) -> FloatArray:
 
 
 def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray, message_case: IntArray) -> FloatArray:
-    """Return when the last message is done [s], for pairs of cases: max over l of ready(l) + prefix(l).
+    """Return when the last message is done [s], for pairs of cases: max over l of ready(l) + prefix(l), 0 of no l.
+
+    Equal to the recurrence message by message, with s(l) the start of message l of c(l) seconds: s(J) = ready(J),
+    s(l) = max(s(l + 1) + c(l + 1), ready(l)). The path that decides leaves the backward pass at one slot l, after which
+    messages follow each other without a gap.
 
     Parameters
     ----------
@@ -74,16 +78,6 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
     prefix : ndarray of float, shape (m, J); of every message case, by :func:`communication_prefix_s`
     compute_case, message_case : ndarray of int, shape (k,); the pairs to evaluate; quickest when they are most pairs of
         their cases. Or of shapes (r, 1) and (q,): all pairs of some
-
-    Returns
-    -------
-    ndarray of float, shape (k,) or (r, q); 0 without slots
-
-    Notes
-    -----
-    Equal to the recurrence message by message, with s(l) the start of message l of c(l) seconds: s(J) = ready(J),
-    s(l) = max(s(l + 1) + c(l + 1), ready(l)). The path that decides leaves the backward pass at one slot l, after which
-    messages follow each other without a gap.
     """
     if ready.shape[1] == 0:
         return np.zeros(np.broadcast_shapes(compute_case.shape, message_case.shape))
