@@ -46,11 +46,8 @@ def loading_s(reading_s: FloatArray, decoding_s: FloatArray, threads: FloatArray
     max(R, (R + D) / threads): the asymptotic bound of a closed queueing network with one server for reading (Denning
     and Buzen 1978). One thread does one after the other; many threads leave only what storage takes.
 
-    Parameters
-    ----------
-    reading_s : what storage takes for all of them, one at a time [s]
-    decoding_s : what one thread takes to decode all of them [s]
-    threads : float or ndarray of float, above 0
+    ``reading_s``: what storage takes for all of them, one at a time [s]; ``decoding_s``: what one thread takes to
+    decode all of them [s]; ``threads``: float or ndarray of float, above 0.
     """
     return np.maximum(reading_s, (reading_s + decoding_s) / threads)
 

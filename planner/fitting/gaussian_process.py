@@ -251,11 +251,8 @@ def fit_gaussian_process(
 
     Length-scales and nugget are chosen once, on all rows; mean, level and weights are fitted without each group.
 
-    Parameters
-    ----------
-    samples : the rows that ``base`` was fitted to
-    base : of a linear term; its settings go on into the process
-    processors : multiprocessors, by which waves of tiles are counted
+    ``samples``: the rows that ``base`` was fitted to; ``base``: of a linear term, its settings go on into the process;
+    ``processors``: multiprocessors, by which waves of tiles are counted.
     """
     work = work_of(samples, base.kind)
     single = np.broadcast_to(is_corrected(work), samples.time_s.shape)

@@ -184,11 +184,8 @@ class TimedSteps(NamedTuple):
 def exponent_of_losses(losses: Sequence[float], rows: float, usual: float) -> Exponent | None:
     """Return the exponent that the losses of GRID tell; None where they reject none.
 
-    Parameters
-    ----------
-    losses : least sum of squares of residuals over their deviations, of each exponent of GRID
-    rows : how many there are, by weight
-    usual : the family's value, which is kept where it is accepted
+    ``losses``: least sum of squares of residuals over their deviations, of each exponent of GRID; ``rows``: how many
+    there are, by weight; ``usual``: the family's value, which is kept where it is accepted.
     """
     excess = max(1.0, min(losses) / max(rows - FREE_COUNT, 1.0))
     passing = [one for one, loss in zip(GRID, losses, strict=True) if (loss - min(losses)) / excess <= REJECTION_LOSS]

@@ -128,11 +128,8 @@ def runs_apart(samples: Samples, runs: IntArray, disturbed: BoolArray) -> RunsAp
     Grossly is by MOST_DRIFT in the median of LEAST_CALLS calls or more, or FAR_RATIO in more than MOST_FAR_SHARE of the
     calls. Of each run and call counts the fastest undisturbed row, else the fastest.
 
-    Parameters
-    ----------
-    samples : k rows
-    runs : ndarray of int, shape (k,); which run each row is of
-    disturbed : ndarray of bool, shape (k,)
+    ``samples``: k rows; ``runs``: ndarray of int, shape (k,), which run each row is of; ``disturbed``: ndarray of bool,
+    shape (k,).
     """
     calls, times = _calls(samples), samples.time_s
     order = np.lexsort((times, disturbed, calls, runs))

@@ -150,11 +150,8 @@ def summarise(figures: Figures, mask: BoolArray | None = None) -> ErrorSummary:
 def summaries_by(groups: Sequence[str], figures: Figures, mask: BoolArray | None = None) -> dict[str, ErrorSummary]:
     """Return the summary of every group that has a row, by name, sorted.
 
-    Parameters
-    ----------
-    groups : sequence of str, n
-    figures : Figures of shape (n,)
-    mask : ndarray of bool, shape (n,); rows that may count
+    ``groups``: sequence of str, n; ``figures``: Figures of shape (n,); ``mask``: ndarray of bool, shape (n,), rows that
+    may count.
     """
     errors = relative_errors(figures.predicted, figures.measured)
     use = np.isfinite(errors) if mask is None else mask & np.isfinite(errors)

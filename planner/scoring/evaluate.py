@@ -374,11 +374,8 @@ def validation_of(answers: Sequence[Answer], hold_out: str | None = None) -> Val
 def validation_with_locked(answers: Sequence[Answer], locked: BoolArray, hold_out: str | None = None) -> Validation:
     """Return what answers add up to, without anything that tells of single locked rows, networks or clusters of them.
 
-    Parameters
-    ----------
-    answers : sequence of Answer, n
-    locked : ndarray of bool, shape (n,)
-    hold_out : what coefficients were refitted without, in turn
+    ``answers``: sequence of Answer, n; ``locked``: ndarray of bool, shape (n,); ``hold_out``: what coefficients were
+    refitted without, in turn.
     """
     whole = validation_of(answers, hold_out)
     if not locked.any():

@@ -79,11 +79,8 @@ def log_scores(predicted: FloatArray, measured: FloatArray) -> FloatArray:
 def conformal_score(scores: FloatArray, groups: Sequence[str], level: float = INTERVAL_LEVEL) -> ConformalScore:
     """Return the score q of the module's formula, or the reason why there are too few groups for one.
 
-    Parameters
-    ----------
-    scores : ndarray of shape (n,); rows with NaN do not count
-    groups : sequence of str, n
-    level : float, > 0 and < 1
+    ``scores``: ndarray of shape (n,), rows with NaN do not count; ``groups``: sequence of str, n; ``level``: float, > 0
+    and < 1.
 
     ParameterError: a level outside its range.
     """

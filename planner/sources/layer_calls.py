@@ -124,11 +124,8 @@ def same_die_curve(samples: IntArray, knots: FloatArray, points: FloatArray) -> 
     Not a number where the other was not timed, there or at the sub-batches of the device on both sides: what it would
     take in between is no surer than what the device would.
 
-    Parameters
-    ----------
-    samples : ndarray of shape (s,); sub-batches
-    knots : ndarray of shape (q,); at which the device was timed, ascending
-    points : ndarray of shape (2p,); sub-batches of the other, ascending, each with its time [s]
+    ``samples``: ndarray of shape (s,), sub-batches; ``knots``: ndarray of shape (q,), at which the device was timed,
+    ascending; ``points``: ndarray of shape (2p,), sub-batches of the other, ascending, each with its time [s].
     """
     times_s = dict(zip(points[::2].tolist(), points[1::2].tolist(), strict=True))
     there, at_knots = (np.array([times_s.get(n, np.nan) for n in of.tolist()]) for of in (samples, knots))

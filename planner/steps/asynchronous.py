@@ -110,11 +110,8 @@ def _log_factorial(n: FloatArray) -> FloatArray:
 def binomial_pmf(k: FloatArray, trials: FloatArray, probability: FloatArray) -> FloatArray:
     """Return P(K = k) of a binomial variable, exact to about trials·1e-15; the arguments broadcast.
 
-    Parameters
-    ----------
-    k : ndarray of whole numbers, 0 <= k <= trials
-    trials : ndarray of whole numbers
-    probability : ndarray of float in [0, 1); 0 is a point mass at 0
+    ``k``: ndarray of whole numbers, 0 <= k <= trials; ``trials``: ndarray of whole numbers; ``probability``: ndarray of
+    float in [0, 1), 0 is a point mass at 0.
     """
     point_mass = probability <= 0
     p = np.where(point_mass, 0.5, probability)

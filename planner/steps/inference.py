@@ -153,11 +153,8 @@ def replicas_of(
 
     Of each precision the batch that needs the fewest. Without a rate one replica each, most samples/s first.
 
-    Parameters
-    ----------
-    gpus : replicas at most
-    latency_s : the most that a batch may take [s]
-    rate : of all replicas together [samples/s]
+    ``gpus``: replicas at most; ``latency_s``: the most that a batch may take [s]; ``rate``: of all replicas together
+    [samples/s].
     """
     plans: dict[str, tuple[Batch, int]] = {}
     within = [one for one in batches if latency_s is None or one.latency_s <= latency_s]

@@ -65,11 +65,8 @@ def best_orders(
 ) -> list[Order]:
     """Return the fastest order of each of n plans, of those with which it fits if there are any.
 
-    Parameters
-    ----------
-    plans : Configurations, fields of shape (n,)
-    first : the framework's own, which is taken unless another is faster
-    price : (order, rows) -> steps [s] of these plans, and whether they fit
+    ``plans``: Configurations, fields of shape (n,); ``first``: the framework's own, which is taken unless another is
+    faster; ``price``: (order, rows) -> steps [s] of these plans, and whether they fit.
     """
     alike, which = distinct_rows(*(getattr(plans, name) for name in RANK_AXES.values()))
     choices = [orders_of(plans.take(np.array([row])), first) for row in alike.tolist()]

@@ -158,11 +158,8 @@ class Passes:
     def smaller_update_s(self, at: IntArray, share: FloatArray, m: FloatArray) -> FloatArray:
         """Return the update of a share of the parameters of stages, and what of the host it hides no more [s].
 
-        Parameters
-        ----------
-        at : ndarray of int, shape (r, n)
-        share : ndarray of float, shape (r, n)
-        m : ndarray of float, shape (n,)
+        ``at``: ndarray of int, shape (r, n); ``share``: ndarray of float, shape (r, n); ``m``: ndarray of float, shape
+        (n,).
         """
         if np.all(share == 1.0):
             return self.update_s[at]

@@ -66,8 +66,6 @@ def pipeline_s(
 
     ParameterError: for an unknown schedule, and for virtual stages of one that has none.
 
-    Notes
-    -----
     GPipe is exact: sum of f + b, (m - 1)(max f + max b), 2 (p - 1) x (Huang et al. 2019 for equal stages). So are, for
     equal stages and any m, 1F1B with any x; interleaved with x up to f, where it is
     m t + (p - 1) t / v + 2 (v p - 1) x for t = v (f + b); ZB-H1 with x = 0, where with w <= f <= b and m >= 2 p it is

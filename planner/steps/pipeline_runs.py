@@ -227,8 +227,6 @@ def drain_s(
     repeats : ndarray of int, shape (p, n), or (p, 1) of all; how many equal stages each of the p stands for, of the
         first of which the time is; of schedules that do not compute gradients of weights apart
 
-    Notes
-    -----
     Exact for equal stages: s (b + x), of a chunk (s + chunk p)(b + x); at least so long for others, whose stages above
     may be behind. ZB-H1 ends a stage with its delayed weight gradients: s (b - w), ZB-H2 s (b - 2 w), at least 0. ZB-V
     ends with those of chunk 0, behind s of chunk 1, on the first stage behind p (b + w). Without a flush 0.
