@@ -132,15 +132,9 @@ def describe_gpu(device: str, lookup: Lookup) -> Gpu:
         **({"gpu_driver": states[0].driver or ""} if states else {}),
     }
     return Gpu(
-        f"cuda:{index}",
-        label,
-        gpu_precisions((properties.major, properties.minor)),
-        int(getattr(properties, "L2_cache_size", 0)),
-        entry is not None,
-        accelerator,
-        node,
-        circumstances,
-    )
+        f"cuda:{index}", label, gpu_precisions((properties.major, properties.minor)),
+        int(getattr(properties, "L2_cache_size", 0)), entry is not None, accelerator, node, circumstances,
+    )  # fmt: skip
 
 
 def _label(properties: Any, index: int) -> str:

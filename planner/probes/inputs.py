@@ -268,19 +268,13 @@ def measure_images(
         times[case].append(thread_clock() - begin)
     rows = tuple(
         {
-            "kind": DECODE,
-            "library": "pillow",
-            "images": 1,
-            "in_c": 3,
-            "in_h": case.height,
-            "in_w": case.width,
-            "bytes": round(float(np.mean([len(data) for data in files[case[:2]]]))),
-            "elements": 3 * case.side**2,
+            "kind": DECODE, "library": "pillow", "images": 1, "in_c": 3, "in_h": case.height, "in_w": case.width,
+            "bytes": round(float(np.mean([len(data) for data in files[case[:2]]]))), "elements": 3 * case.side**2,
             **asdict(summary(times[case])),
         }
         for case in IMAGE_CASES
         if len(times[case]) >= LEAST_REPEATS
-    )
+    )  # fmt: skip
     return InputRows(rows, "" if rows else "decoding of images was not measured: too little time")
 
 

@@ -51,17 +51,11 @@ def samples_text(measurement: Measurement, source: str, date: str) -> str:
     """Return the samples file of a measurement, with its source and date."""
     rows: list[Mapping[str, Any]] = [
         {
-            "kind": STEP,
-            "precision": step.precision,
-            "device": measurement.accelerator.name,
-            "library": "pytorch",
-            "call": step.network.name,
-            "sub_batch": step.sub_batch,
-            "time_s": step.time_s,
-            "spread_s": step.spread_s,
+            "kind": STEP, "precision": step.precision, "device": measurement.accelerator.name, "library": "pytorch",
+            "call": step.network.name, "sub_batch": step.sub_batch, "time_s": step.time_s, "spread_s": step.spread_s,
         }
         for step in measurement.steps
-    ]
+    ]  # fmt: skip
     circumstances = {"source": source, "date": date, NODE: text_of_node(measurement.node)}
     whole = measurement.samples.joined(Samples.from_rows(rows, {})) if rows else measurement.samples
     return write_samples(Samples(whole.text, whole.number, {**whole.circumstances, **circumstances}))
