@@ -34,8 +34,6 @@ from planner.units import format_duration
 if TYPE_CHECKING:
     from planner.formats.tables import DataFrame
 
-__all__ = ["Answer", "Plan", "Suggestion", "predict", "suggest"]
-
 _ONE_AT_A_TIME = threading.Lock()
 _NOTED: set[str] = set()
 

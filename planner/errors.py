@@ -19,17 +19,13 @@ from __future__ import annotations
 import copyreg
 import difflib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from unicodedata import category
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "NOTHING", "CoverageError", "InputFileError", "MissingPackageError", "NothingFitsError", "OutputError",
-    "ParameterError", "PlannerError", "Refusal", "UnknownNameError", "UsageError", "VersionError", "hidden",
-    "nearest_name", "nearest_names", "printable", "shortened", "shown",
-]  # fmt: skip
+Named = TypeVar("Named")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +121,13 @@ class UnknownNameError(UsageError):
         more = f"{listing}{' ' + remedy if remedy else ''}"
         super().__init__(Refusal(self.code, f"{what} must be a known name", what, shown(name), f"{guess}{more}"))
         self.what, self.name, self.nearest = what, name, next(iter(near), None)
+
+
+def named(what: str, name: str, known: Mapping[str, Named]) -> Named:
+    """Return what has a name among those known, or raise UnknownNameError."""
+    if name not in known:
+        raise UnknownNameError(what, name, known)
+    return known[name]
 
 
 class OutputError(UsageError):

@@ -61,7 +61,7 @@ from planner.domain.messages import (
     SEND_RECEIVE,
     Groups,
 )
-from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameError
+from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameError, named
 from planner.numbers import constants
 
 CASES, UNMEASURED = "collective.cases", "unmeasured"
@@ -352,9 +352,7 @@ def algorithms_between(ranks: str, operation: str = ALL_REDUCE, adding: Sequence
 def algorithm_named(name: str, operation: str = ALL_REDUCE) -> Collective:
     """Return an algorithm of an operation, or raise UnknownNameError."""
     by_name = {one.name: one for one in COLLECTIVES if one.operation == operation}
-    if name not in by_name:
-        raise UnknownNameError(f"{operation.replace('_', '-')} algorithm", name, by_name)
-    return by_name[name]
+    return named(f"{operation.replace('_', '-')} algorithm", name, by_name)
 
 
 def _counted(one: Collective, settings: Settings, groups: Groups, features: FloatArray) -> FloatArray:
@@ -420,10 +418,7 @@ def collective_s(
         options = [_counted(one, entry.settings, groups, counts[one.name]) @ theta for one in algorithms]
         times = np.stack(options).min(axis=0)
     else:
-        terms = {term.name: term for term in COLLECTIVE_TERMS}
-        if entry.term not in terms:
-            raise UnknownNameError("collective term", entry.term, terms)
-        term = terms[entry.term]
+        term = named("collective term", entry.term, {term.name: term for term in COLLECTIVE_TERMS})
         theta = np.array([entry.coefficients[name] for name in term.names(entry.settings)])
         n, r, s = _group_columns(groups)
         work = {"bytes": _buffers(buffer_bytes), "nodes": n, "ranks_per_node": r, "streams_per_nic": s}
@@ -453,9 +448,7 @@ def _share_of_all_reduce(operation: str, groups: Groups) -> FloatArray:
     shares |= dict.fromkeys((ALL_GATHER, REDUCE_SCATTER), np.full(n.shape, 0.5))
     crowd = r * (n - 1) * r / np.maximum(n * r - 1, 1.0)
     shares[ALL_TO_ALL] = 0.5 * np.where(n > 1, crowd, 1.0)
-    if operation not in shares:
-        raise UnknownNameError("collective operation", operation, shares)
-    return shares[operation]
+    return named("collective operation", operation, shares)
 
 
 def _alpha_beta(work: Work, settings: Settings) -> FloatArray:

@@ -23,7 +23,7 @@ import numpy as np
 from planner.costs.features import NUMBER, POINT, Column, FeatureMap, Settings, Work, column, number, text, vector
 from planner.costs.work import flop, is_product, moved_bytes, output_size, physical_floor, product
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.errors import UnknownNameError
+from planner.errors import named
 from planner.numbers import constant
 
 GAUSSIAN_PROCESS = "gaussian.process"
@@ -161,10 +161,7 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
     """Return the feature map, whose means are linear terms by name."""
 
     def mean_of(settings: Settings) -> FeatureMap:
-        name = text(settings, "mean", "")
-        if name not in means:
-            raise UnknownNameError("mean of a Gaussian process", name, means)
-        return means[name]
+        return named("mean of a Gaussian process", text(settings, "mean", ""), means)
 
     def columns(settings: Settings) -> tuple[Column, ...]:
         return (

@@ -15,7 +15,7 @@ from planner.costs.transfers import TRANSFER_TERMS
 from planner.costs.work import slowdown
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map, once_of
 from planner.domain.calibration import Entry
-from planner.errors import ParameterError, UnknownNameError
+from planner.errors import ParameterError, named
 
 TERMS: Mapping[str, FeatureMap] = frozen_map(
     {term.name: term for term in (*KERNEL_TERMS, *CPU_TERMS, MEASURED_CALLS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}
@@ -27,9 +27,7 @@ RANGE_MARGIN = 0.05
 
 def term_named(name: str) -> FeatureMap:
     """Return a feature map, or raise UnknownNameError."""
-    if name not in TERMS:
-        raise UnknownNameError("cost term", name, TERMS)
-    return TERMS[name]
+    return named("cost term", name, TERMS)
 
 
 def features_of(entry: Entry, work: Work) -> FloatArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.errors import UnknownNameError
+from planner.errors import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,4 @@ PRECISIONS = {
 
 def precision_named(name: str) -> Precision:
     """Return the precision, or raise UnknownNameError naming the nearest."""
-    if name not in PRECISIONS:
-        raise UnknownNameError("precision", name, PRECISIONS)
-    return PRECISIONS[name]
+    return named("precision", name, PRECISIONS)

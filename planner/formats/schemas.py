@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.errors import UnknownNameError
+from planner.errors import named
 from planner.formats import calibration, cluster, framework, network, parts, prediction, suggestion, summaries
 from planner.formats.documents import Kind, dump_json, write_file
 
@@ -22,9 +22,7 @@ KINDS: Mapping[str, Kind[Any]] = {
 
 def schema(kind: str) -> dict[str, Any]:
     """Return the JSON Schema of a kind of document, or raise UnknownNameError."""
-    if kind not in KINDS:
-        raise UnknownNameError("kind of document", kind, KINDS)
-    return KINDS[kind].schema()
+    return named("kind of document", kind, KINDS).schema()
 
 
 def write_schemas(folder: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from planner.domain.network import Network
-from planner.errors import ParameterError, UnknownNameError
+from planner.errors import ParameterError, UnknownNameError, named
 from planner.networks.builder import ZooEntry
 from planner.networks.zoo import images, inception, llama, transformers
 
@@ -53,6 +53,4 @@ def build(name: str, arguments: Mapping[str, str]) -> Network:
 
 def zoo_entry(name: str) -> ZooEntry:
     """Return a network's declaration; UnknownNameError where there is none."""
-    if name not in _ENTRIES:
-        raise UnknownNameError("network", name, _ENTRIES)
-    return _ENTRIES[name]
+    return named("network", name, _ENTRIES)
