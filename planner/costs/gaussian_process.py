@@ -22,7 +22,7 @@ import numpy as np
 
 from planner.costs.features import NUMBER, POINT, Column, FeatureMap, Settings, Work, column, number, text, vector
 from planner.costs.work import flop, is_product, moved_bytes, output_size, physical_floor, product
-from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.arrays import BoolArray, FloatArray, distinct_rows
 from planner.errors import named
 from planner.numbers import constant
 
@@ -105,12 +105,13 @@ class _Process(NamedTuple):
     order: float
 
     def weighted(self, weights: FloatArray) -> FloatArray:
-        """Return Σ κ θ of weights of shape (q,), shape (...): some calls at a time, never all covariances at once."""
-        places = self.places.reshape(-1, self.lengths.size)
-        sums, step = np.empty(len(places)), max(1, _TILE // max(1, weights.size))
+        """Return Σ κ θ of weights of shape (q,), shape (...): some calls at a time, of many each distinct one once."""
+        places, step = self.places.reshape(-1, self.lengths.size), max(1, _TILE // max(1, weights.size))
+        first, number = distinct_rows(*places.T) if len(places) > step else (slice(None), slice(None))
+        sums = np.empty(len(places := places[first]))
         for part in (slice(start, start + step) for start in range(0, sums.size, step)):
             np.matmul(covariances(places[part], *self[1:]), weights, out=sums[part])
-        return sums.reshape(self.places.shape[:-1])
+        return sums[number].reshape(self.places.shape[:-1])
 
 
 def is_corrected(work: Work) -> BoolArray:

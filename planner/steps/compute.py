@@ -31,7 +31,7 @@ import numpy as np
 
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
-from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
+from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.calibration import Entry
 from planner.domain.framework import PYTORCH
 from planner.domain.kernels import (
@@ -68,6 +68,8 @@ LAUNCH_S = constant("overheads.launch_s")
 KERNEL_S: Mapping[str, float] = {"graph": GRAPH_S_PER_CALL, "compiled": LAUNCH_S}
 """How kernels are launched without a framework's dispatch -> what one takes [s]: in a graph, or by compiled code."""
 
+MANY_CALLS = 1000
+"""Of more calls equal ones are evaluated once."""
 Counts = float | FloatArray
 
 
@@ -336,17 +338,17 @@ class RankCompute:
     def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], times: FloatArray) -> None:
         """Add calls of a stage to the passes that have them; to parts of it those of some layers."""
         (calls, source), units = served, self.units
-        site, of_class = self.program.site[calls.layer], class_of(calls.kind)
+        share, of_class = units.share[self.program.site[calls.layer]], class_of(calls.kind)
         for name, where in self._parts_of(stage, calls, units).items():
             at = PASSES.index(name)
-            table.kernel_s[:, at, of_class] += units.by_unit(times if where is None else times * where, site)
+            table.kernel_s[:, at, of_class] += (times if where is None else times * where) @ share
             kernels = calls.count.astype(np.float64)
             made = kernels if calls.operations is None else calls.operations.astype(np.float64)
             more = kernels - made if calls.launches is None else kernels - made + calls.launches
-            operations = units.by_unit(made if where is None else made * where, site)
+            operations = (made if where is None else made * where) @ share
             table.calls[:, at] += operations
             if more.any():
-                table.launches[:, at] += units.by_unit(more if where is None else more * where, site)
+                table.launches[:, at] += (more if where is None else more * where) @ share
             if source.origin != "specified":
                 table.measured_calls[:, at] += operations
         if stage in BACKWARD:
@@ -355,7 +357,7 @@ class RankCompute:
         under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and stage == "backward" else None
         for part in PARTS if under else ():
             is_part = self._columns[part][calls.layer]
-            table.products_s[:, BESIDE.index((under, part))] += units.by_unit(times * is_part, site)
+            table.products_s[:, BESIDE.index((under, part))] += (times * is_part) @ share
 
     def _parts_of(self, stage: str, calls: KernelCalls, units: Units) -> dict[str, FloatArray | None]:
         """Return the passes that calls of a stage are in, and the share of each call that is, shape (k,); None: all."""
@@ -373,15 +375,11 @@ class RankCompute:
     @cached_property
     def _columns(self) -> dict[str, BoolArray]:
         """Which layers, (L,), are the first products of each part: those that are split by columns, and the logits."""
-        behind = {name: _part_of([one.kind for one in some]) for name, some in columns_of(self.network)}
-        part_of = [behind.get(layer.name) for layer in self.network.layers]
-        return {part: np.array([one == part for one in part_of], dtype=np.bool_) for part in PARTS}
-
-
-def _part_of(behind: list[str]) -> str:
-    if behind[:1] == ["loss"]:
-        return HEAD
-    return FEED_FORWARD if behind[0].endswith("activation") else ATTENTION
+        behind = {name: some[0].kind for name, some in columns_of(self.network)}
+        kinds = [behind.get(layer.name, "") for layer in self.network.layers]
+        heads, fed = ([one.endswith(kind) for one in kinds] for kind in ("loss", "activation"))
+        part_of = np.select([heads, fed, [bool(one) for one in kinds]], [HEAD, FEED_FORWARD, ATTENTION], "")
+        return {part: part_of == part for part in PARTS}
 
 
 def _empty(cases: int, like: RankCompute | None) -> UnitTable:
@@ -414,11 +412,12 @@ def _times_s(parts: Iterable[tuple[_Served, int, int]]) -> dict[int, FloatArray]
             times_s[id(calls)] = call_times_s(source.entry, calls, itemsize)
             continue
         work, each = call_work(calls, itemsize), list(some.values())
-        for name in calls.work:
-            columns = (np.broadcast_to(one.work[name], shape).ravel() for _, one, shape, _ in each)
-            work[name] = np.concatenate(list(columns))
         ends = np.cumsum([rows * columns for _, _, (rows, columns), _ in each])
-        every = np.broadcast_to(evaluate(source.entry, work), ends[-1:])
+        columns = ([np.broadcast_to(one.work[name], shape).ravel() for _, one, shape, _ in each] for name in calls.work)
+        rows: list[FloatArray] = [np.concatenate(some) for some in columns]
+        first, number = distinct_rows(*rows) if ends[-1] > MANY_CALLS else (np.arange(ends[-1]),) * 2
+        work |= {name: row[first] for name, row in zip(calls.work, rows, strict=True)}
+        every = np.broadcast_to(evaluate(source.entry, work), first.shape)[number]
         for (_, one, shape, _), part in zip(each, np.split(every, ends[:-1]), strict=True):
             times_s[id(one)] = part.reshape(shape) * one.count
     return times_s

@@ -70,14 +70,6 @@ class Units:
         first = np.unique(self.sequence, return_index=True)[1]
         return np.add.reduceat(of_layers, self.starts)[first]
 
-    def by_unit(self, totals: FloatArray, site: IntArray) -> FloatArray:
-        """Return what one unit takes of each distinct kind, (..., k) -> (..., U).
-
-        ``totals``: of calls that all layers like a site make, sites of shape (k,).
-        """
-        result: FloatArray = totals @ self.share[site]
-        return result
-
 
 def units_of(network: Network, of: Program) -> Units:
     """Return the units of a network's program, or of a shard of it, whose layers stand at the same positions."""

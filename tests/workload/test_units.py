@@ -61,7 +61,7 @@ def test_what_units_take_adds_up_to_what_layers_take() -> None:
     units = units_of(GPT, of)
     layer = np.array([site.position for site in of.sites])
     totals = np.random.default_rng(3).random((4, layer.size))
-    by_unit = units.by_unit(totals, of.site[layer])
+    by_unit = totals @ units.share[of.site[layer]]
     assert by_unit @ np.bincount(units.sequence) == pytest.approx(totals.sum(axis=1), rel=1e-12)
     assert by_unit == pytest.approx(of.by_segment(totals, layer) @ units.segments.T, rel=1e-12)
 
