@@ -357,11 +357,12 @@ def algorithm_named(name: str, operation: str = ALL_REDUCE) -> Collective:
 
 def _counted(one: Collective, settings: Settings, groups: Groups, features: FloatArray) -> FloatArray:
     """Return features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides."""
-    features = features.copy()
-    if one.operation != SEND_RECEIVE:  # a ring of two nodes sends both ways between them, which hold each other up
-        pair = np.where(groups.nodes == 2, number(settings, "pair_ratio", 1.0), 1.0)
-        features[..., COLUMNS.index(BYTES_BETWEEN)] *= np.reshape(pair, (-1, 1))
-    ratio = number(settings, "beta_ratio", 0)
+    pair, ratio = number(settings, "pair_ratio", 1.0), number(settings, "beta_ratio", 0)
+    holds_up = one.operation != SEND_RECEIVE and pair != 1.0
+    if holds_up or (one.is_pipelined and ratio > 0):
+        features = features.copy()
+    if holds_up:  # a ring of two nodes sends both ways between them, which hold each other up
+        features[..., COLUMNS.index(BYTES_BETWEEN)] *= np.where(groups.nodes == 2, pair, 1.0).reshape(-1, 1)
     if one.is_pipelined and ratio > 0:
         inside, between = COLUMNS.index(BYTES_INSIDE), COLUMNS.index(BYTES_BETWEEN)
         between_is_slower = features[..., between] * ratio >= features[..., inside]
@@ -371,9 +372,8 @@ def _counted(one: Collective, settings: Settings, groups: Groups, features: Floa
 
 
 def _check_links(settings: Settings, groups: Groups) -> None:
-    needs = {"intra_node": bool(np.any(groups.ranks_per_node > 1)), "inter_node": bool(np.any(groups.nodes > 1))}
     for link in text(settings, "unknown_links", "").split():
-        if needs[link]:
+        if np.any({"intra_node": groups.ranks_per_node, "inter_node": groups.nodes}[link] > 1):
             name, remedy = f"link {link}", f"; describe links.{link} in the cluster"
             got = "a plan that sends over it"
             raise CoverageError(Refusal("link_missing", f"{name} must be known", name, got, remedy))

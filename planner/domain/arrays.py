@@ -58,7 +58,9 @@ def distinct_rows(*columns: IntArray | FloatArray) -> tuple[IntArray, IntArray]:
     are sorted once: many times as fast as sorting rows.
     """
     number, possible = np.zeros(columns[0].shape, dtype=np.int64), 1
-    for column in columns if number.size else ():
+    if number.size < 2:  # nothing to tell apart
+        return number, number.copy()
+    for column in columns:
         digit, width = _digits(column)
         if possible * width > _LARGEST_KEY:
             number, possible = _ranked(number, possible)

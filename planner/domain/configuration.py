@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ SHARD_AXES = tuple(axis.name for axis in AXES if axis.is_shard)
 """Which part of each layer a rank computes."""
 SPLIT_AXES = tuple(axis for axis in AXES if axis.splits)
 """How a network is split over devices, and what is kept of it."""
+_NAMES = tuple(axis.name for axis in AXES)
+_columns_of = attrgetter(*_NAMES)
 
 
 def _is_one_stage(plan: Any) -> Any:
@@ -168,8 +171,8 @@ class Configurations(Axes[IntArray, IntArray]):
     def __post_init__(self) -> None:
         like: IntArray = self.nodes
         shape = like.shape if like.ndim == 1 else (1,) * like.ndim
-        for axis in AXES:
-            if not isinstance(getattr(self, axis.name), np.ndarray):
+        for axis, column in zip(AXES, _columns_of(self), strict=True):
+            if not isinstance(column, np.ndarray):
                 object.__setattr__(self, axis.name, np.broadcast_to(self.code(axis, axis.default), shape))
 
     @property
@@ -182,7 +185,7 @@ class Configurations(Axes[IntArray, IntArray]):
         """What the axes broadcast to."""
         if self.nodes.ndim == 1 and self.nodes.size > 1:
             return self.nodes.shape
-        return np.broadcast_shapes(*{getattr(self, axis.name).shape for axis in AXES})
+        return _shape_of(_columns_of(self))
 
     @staticmethod
     def product(values: Mapping[str, IntArray], precisions: tuple[str, ...]) -> Configurations:
@@ -207,7 +210,7 @@ class Configurations(Axes[IntArray, IntArray]):
 
     def but(self, **values: int | IntArray) -> Configurations:
         """Return rows that differ in some axes; there are as many copies of the network, unless they are among them."""
-        columns = {axis.name: getattr(self, axis.name) for axis in AXES}
+        columns = dict(zip(_NAMES, _columns_of(self), strict=True))
         columns |= {name: np.asarray(value, dtype=np.int64) for name, value in values.items()}
         if _PLACED_BY.isdisjoint(values):
             return Configurations(**_alike_shaped(columns), precisions=self.precisions)
@@ -246,7 +249,8 @@ class Configurations(Axes[IntArray, IntArray]):
         return _in_rows(of_plans, rows, self.shape) if self.is_product else of_plans[rows]
 
     def _each(self, change: Callable[[IntArray], IntArray]) -> Configurations:
-        return Configurations(**{a.name: change(getattr(self, a.name)) for a in AXES}, precisions=self.precisions)
+        columns = dict(zip(_NAMES, map(change, _columns_of(self)), strict=True))
+        return Configurations(**columns, precisions=self.precisions)
 
     @property
     def is_product(self) -> bool:
@@ -399,9 +403,15 @@ def _placed(columns: dict[str, IntArray], precisions: tuple[str, ...]) -> Config
     return Configurations(**_alike_shaped(columns | placed), precisions=precisions)
 
 
+def _shape_of(columns: Iterable[IntArray]) -> tuple[int, ...]:
+    """Return what columns broadcast to; most have one shape."""
+    shapes = {one.shape for one in columns}
+    return shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+
+
 def _alike_shaped(columns: dict[str, IntArray]) -> dict[str, IntArray]:
     """Return columns of rows of one shape; those of a product stay as they are."""
-    shape = np.broadcast_shapes(*{one.shape for one in columns.values()})
+    shape = _shape_of(columns.values())
     if len(shape) > 1:
         return {name: one.reshape((1,) * (len(shape) - one.ndim) + one.shape) for name, one in columns.items()}
     return {name: one if one.shape == shape else np.broadcast_to(one, shape) for name, one in columns.items()}
@@ -453,7 +463,6 @@ def splits(plans: Configurations) -> BoolArray:
     return np.broadcast_to(reduce(np.logical_or, differs), plans.shape)
 
 
-_AXES = frozenset(axis.name for axis in AXES)
 _PASSES = frozenset({"sub_batch", "accumulation_steps"})
 
 
@@ -474,7 +483,7 @@ class JoinedConfigurations(Configurations):
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:  # called for columns that are not gathered yet
-        if name not in _AXES:
+        if name not in _NAMES:
             raise AttributeError(name)
         object.__setattr__(self, name, self._gathered(getattr(self.bases, name)))
         return object.__getattribute__(self, name)

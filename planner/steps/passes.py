@@ -231,6 +231,7 @@ class StageMessages:
 
     def __init__(self, costs: StepCosts, cases: StageCases) -> None:
         self.costs, self.cases = costs, cases
+        self._each: dict[tuple[str, str, bytes], FloatArray] = {}  # of equal messages once
 
     def seconds(self, row: IntArray) -> dict[str, Sent]:
         """Return what messages take and add by term; ``row``: in the table of compute, of each case."""
@@ -265,8 +266,11 @@ class StageMessages:
     ) -> None:
         """Add what messages take, and expose of it; ``layers``: of every stage that send them, shape (f,)."""
         term, of = _GROUP_TERMS[one.group], self.cases.of
-        each = self.costs.operation_s(one.operation, one.buffer_bytes, self.cases.groups(one.group))
-        each = self.costs.sources.multiplied(term, each)
+        key = one.operation, one.group, one.buffer_bytes.tobytes()
+        if key not in self._each:
+            seconds = self.costs.operation_s(one.operation, one.buffer_bytes, self.cases.groups(one.group))
+            self._each[key] = self.costs.sources.multiplied(term, seconds)
+        each = self._each[key]
         taken = layers * (one.count * each)[of]
         if one.hidden_under == CORE:
             exposed = layers * self._beside_attention_s(one, each, beside)
