@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -159,6 +159,7 @@ class Outcome:
     gap : where the search was stopped: by how much of the best value another plan may be better at most, 0 to 1
     trials : plans that a sampler proposed, which are all candidates then; 0: it was asked for none
     lawful : all plans that satisfy the request, where few were priced one and all
+    parts : of the space, with their bounds, where these were looked at
     """
 
     best: PricedPlans | None
@@ -174,6 +175,7 @@ class Outcome:
     gap: float | None = None
     trials: int = 0
     lawful: PricedPlans | None = None
+    parts: Sequence[Any] = ()
 
 
 def search_among(

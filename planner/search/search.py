@@ -287,10 +287,7 @@ def search(
 ) -> Outcome:
     """Return the best ``keep`` of all candidates of a request, or the best so far once it is to end.
 
-    Raises
-    ------
-    ParameterError, UnknownNameError : as :func:`planner.search.space.space_of`
-    UsageError : it was to end before any plan that satisfies the request was found
+    ParameterError, UnknownNameError: as :func:`planner.search.space.space_of`; UsageError: ended without a plan.
     """
     space = space_of(request, limits)
     if order.leading is not None or space.inside <= PRICED_WHOLE:
@@ -307,6 +304,7 @@ def search(
         outcome,
         smallest=others.progress.smallest if others.remaining is None else None,
         pareto=others.progress.pareto,
+        parts=parts.blocks,
         certified=outcome.certified and (others.remaining is None or not pareto),
     )
 
@@ -318,25 +316,26 @@ def first_plan(
     order: Order,
     *,
     most: float | None = None,
-    among: PricedPlans | None = None,
+    found: Outcome | None = None,
 ) -> PricedPlans | None:
     """Return the first plan in order and nothing beside it; None: nothing satisfies the request.
 
     In a space of more than MOST_PRICED the first one in the order without its leading key. Where ``most`` of the
     objective is given, plans that exceed it need not be looked for, nor any that takes longer than limits allow.
-    ``among``: all plans that satisfy the request but for its limits, where they were priced.
+    ``found``: of a search that differs in limits and order alone, whose prices and bounds are used again.
     """
     space = space_of(request, limits)
-    if space.inside > MOST_PRICED:
+    if order.leading is not None and space.inside > MOST_PRICED:
         order = replace(order, leading=None)
     rules = Rules.of(request, limits, space.precisions, order)
-    if among is not None:
-        return order.best(rules.within_limits(among), 1)
+    if found is not None and found.lawful is not None:
+        return order.best(rules.within_limits(found.lawful), 1)
     progress = Progress(evaluator, order, rules, keep=1, wants_smallest=False)
-    if order.leading is None and (space.inside > PRICED_WHOLE or most is not None):
+    if order.leading is None and (most is not None or space.inside > PRICED_WHOLE):
         most = math.inf if most is None else most * (1 + SLACK)
         most_s = seconds_allowed(request.most, order) * (1 + SLACK)
-        _Bounded(_AllParts(parts_of(space, evaluator), order, most_s), progress, most).find_best(None)
+        parts = found.parts if found is not None and found.parts else parts_of(space, evaluator)
+        _Bounded(_AllParts(parts, order, most_s), progress, most).find_best(None)
     else:
         for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
             progress.price(batch)

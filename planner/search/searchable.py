@@ -383,6 +383,7 @@ def _switched(evaluator: predict.Evaluator, plan: Configuration) -> Iterator[tup
             if as_run(with_own) == as_it_runs:
                 continue
         switched = predict.Evaluator(with_own, alike.get(of_tables(with_own)))
+        switched.sources = evaluator.sources.of_problem(with_own)  # kernels are looked up once
         alike.setdefault(of_tables(with_own), switched)
         yield "+".join(name for name in other.switched if name not in framework.switched), switched
 
@@ -394,18 +395,15 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
     equal, has terms of which none is larger, and the kernels of every step are shorter or every step needs less memory:
     each of its plans is slower there, or needs more. Host time alone leaves none out, as it may be hidden.
 
-    Parameters
-    ----------
-    problems : that differ in the switches of a framework alone, smaller sets first
-    precisions, modes : of plans
+    ``problems`` differ in the switches of a framework alone, smaller sets first; ``precisions``, ``modes``: of plans.
     """
     shared = _Shared({}, {})
     sources = Sources(problems[0])
     terms = [_terms(sources.of_problem(one), precisions, modes, shared) for one in problems]
-    useful = [_useful(one) for one in problems]
+    useful, sets = [_useful(one) for one in problems], [{*one.settings.framework.switched} for one in problems]
     left: list[int] = []
-    for at, one in enumerate(problems):
-        smaller = (other for other in left if _is_more_of(one, problems[other]) and useful[at] == useful[other])
+    for at in range(len(problems)):
+        smaller = (other for other in left if sets[other] < sets[at] and useful[at] == useful[other])
         if not any(np.array_equal(terms[at], terms[other], equal_nan=True) for other in smaller):
             left.append(at)
     rest = [replace(one, fuses=()) for one in useful]
@@ -439,12 +437,6 @@ def _is_better(one: FloatArray, other: FloatArray) -> bool:
     mine, its = one[..., priced], other[..., priced]
     is_less = mine < its
     return bool((mine <= its).all() and (is_less[:, :_STAGES].any(axis=1).all() or is_less[:, -1].all()))
-
-
-def _is_more_of(one: Problem, other: Problem) -> bool:
-    """Tell whether a problem's framework is another's with more switches."""
-    mine, its = one.settings.framework, other.settings.framework
-    return (mine.name, mine.version) == (its.name, its.version) and set(its.switched) < set(mine.switched)
 
 
 def _useful(problem: Problem) -> Framework:

@@ -312,7 +312,7 @@ def _with_knee(searches: Sequence[Searched], order: Order, ranking: Ranking) -> 
         name, limit = ("epoch", seconds) if order.has_dataset else ("samples-per-s", 1 / seconds)
         within = (min if order.has_dataset else max)(limit, asked.get(name, limit))
         request = one.request.changed(most={**asked, name: within})
-        plan = first_plan(request, one.limits, one.evaluator, by_hours, most=least, among=one.outcome.lawful)
+        plan = first_plan(request, one.limits, one.evaluator, by_hours, most=least, found=one.outcome)
         if plan is not None and plan.size and (hours := float(by_hours.values(plan)[0])) <= least:
             least, knee = hours, (at, in_all_precisions(order, one.evaluator, plan))
     if knee is None:
