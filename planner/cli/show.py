@@ -105,7 +105,8 @@ def _detect(what: str, arguments: Mapping[str, Any]) -> None:
             raise ParameterError("--from", "used with --detect", NOTHING, "add --detect")
         raise ParameterError("--detect", "used with clusters, and --from with it", what)
     if given := {"item", "json", "toml", "work"} & arguments.keys():
-        raise ParameterError("--detect", "given without a name, --json, --toml or --work", ", ".join(sorted(given)))
+        got = ", ".join(str(arguments[one]) if one == "item" else f"--{one}" for one in sorted(given))
+        raise ParameterError("--detect", "given without a name, --json, --toml or --work", got, "give files by --from")
     files = [str(one) for one in arguments.get("from_", ())]
     texts = {place_of(one): read_text(one) for one in files} or reports(COMMANDS)
     seen = read_reports(texts, "" if files else platform.node().partition(".")[0])

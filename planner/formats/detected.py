@@ -46,7 +46,7 @@ ADAPTER_KINDS = {"InfiniBand": "infiniband", "Ethernet": "roce"}
 VIRTUAL = ("lo", "docker", "veth", "br", "virbr", "ib", "tun", "tap", "ifb", "cali", "flannel")
 COLUMNS = {"NODELIST", "PARTITION", "GRES", "NODES", "AVAIL", "STATE", "CPUS", "MEMORY"}
 """Of tables of ``sinfo``, some; two of them make a header."""
-RECOGNISED = "that of sinfo (with GRES), gres.conf, nvidia-smi, lspci or files of /sys"
+RECOGNISED = "that of sinfo (with its header and GRES), gres.conf that lists GPUs, nvidia-smi, lspci or files of /sys"
 
 
 @dataclass(frozen=True, slots=True)
