@@ -235,8 +235,10 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
 def starts_even(number: int, framework: Framework, plans: Configurations) -> BoolArray:
     """Return whether a framework starts pipelines of so many blocks with stages that are even, of the plans' shape."""
     chunks = plans.pipeline_parallel * plans.virtual_stages
-    if framework.deals == "ends":
-        return np.asarray(chunks <= number + 2)
+    if framework.deals == "ends":  # two a rank, or as many as equal shares of so many blocks make
+        places = number + 2
+        shares = -(-places // -(-places // chunks))
+        return np.asarray((chunks <= places) & ((plans.virtual_stages <= 2) | (shares == chunks)))
     if framework.deals == "blocks":
         return np.asarray((plans.virtual_stages == 1) | _multiple(number, chunks))
     each = -(-number // chunks)
@@ -251,13 +253,14 @@ def _of_even_stages(number: int, framework: Framework) -> Iterator[Rule]:
         "equal": f"such that all {{}} but the first and last, which may have fewer, have as many of the {number} "
         f"layers in framework {framework.variant}, or with --stages best",
     }[framework.deals]
+    of_chunks = ", and above 2 a rank as many as chunks of one size make" if framework.deals == "ends" else ""
 
     def holds(plans: Configurations, *, chunked: bool) -> BoolArray:
         others = (plans.stages == BEST_STAGES) | ((plans.virtual_stages > 1) != chunked)
         return np.asarray(others | starts_even(number, framework, plans))
 
     yield Rule("pipeline_parallel", words.format("stages"), partial(holds, chunked=False))
-    yield Rule("virtual_stages", words.format("chunks"), partial(holds, chunked=True))
+    yield Rule("virtual_stages", words.format("chunks") + of_chunks, partial(holds, chunked=True))
 
 
 def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:

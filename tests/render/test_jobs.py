@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ from planner import catalog
 from planner.cli.options import OPTIONS
 from planner.domain.axes import AXES
 from planner.domain.cluster import GroupPart
-from planner.domain.configuration import Configuration, Settings
+from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart, job_of
 from planner.domain.prediction import LayersOfStage, Quantity
 from planner.domain.request import Subject
 from planner.errors import ParameterError
 from planner.render.jobs import TARGETS, Task, render
+from planner.workload.lawful import is_lawful, most_stages
 
 FRAMEWORKS = tuple(catalog.find_framework(name) for name in catalog.names("frameworks"))
 STAGES = (LayersOfStage(3), LayersOfStage(2), LayersOfStage(3, 1, "full"), LayersOfStage(0))
@@ -121,6 +123,32 @@ def test_plans_that_differ_have_files_that_differ_or_are_refused_by_name(framewo
                 else:
                     assert of_other != text, name
     assert written
+
+
+NETWORKS = tuple(
+    catalog.find_network(f"{name}:layers={layers},hidden=512,heads=16,ffn=1024,sequence=96{more}")
+    for name, more in (("llama", ",kv_heads=8"), ("moe", ",kv_heads=8,experts=8"))
+    for layers in (16, 30, 80)
+)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda one: one.name)
+def test_a_plan_that_a_framework_starts_has_a_flag_for_each_of_its_values(framework: Framework) -> None:
+    """Lawful plans of whole stages, of as many chunks as may be, are told in full."""
+    dice, told = random.Random(3), 0  # noqa: S311 - samples
+    for network, _ in product(NETWORKS, range(25)):
+        # What is searched unless it is asked for by name.
+        one = replace(drawn(framework, dice), precision="bf16", offload="none", shard_group="all")
+        if one.pipeline_parallel > 1 and one.schedule in ("1f1b", "interleaved"):
+            one = replace(one, virtual_stages=dice.choice((1, 2, 4, 5, 8, 10)))
+        if not is_lawful(network, framework, Configurations.of([one])):
+            continue
+        shared = Subject(
+            "net", "cluster", settings=plan_of(framework, one).subject.settings, layers=most_stages(network)
+        )
+        assert job_of(plan_of(framework, one, subject=shared)).untold == (), one
+        told += 1
+    assert told > 5
 
 
 MEGATRON = catalog.find_framework("megatron")

@@ -105,6 +105,8 @@ def test_a_framework_is_named_that_cannot(framework: Framework, values: dict[str
     refused(GPT, framework, values, rule, got)
 
 
+ENDS = "such that stages x virtual stages are at most 128"
+OF_ONE_SIZE = ", and above 2 a rank as many as chunks of one size make"
 EQUAL = (
     "such that all {} but the first and last, which may have fewer, have as many of the 126 layers in framework "
     "megatron-lm, or with --stages best"
@@ -146,7 +148,9 @@ def test_layouts_with_ends_counted_or_given_by_stage_start_in_megatron(layers: i
         (MEGATRON, {"virtual_stages": 5, "pipeline_parallel": 8, "accumulation_steps": 8},
          EQUAL.format("chunks"), "5; the nearest are 4 and 8"),
         (TITAN, {"virtual_stages": 17, "pipeline_parallel": 8, "accumulation_steps": 8},
-         "such that stages x virtual stages are at most 128, two more than the layers", "17; the nearest is 16"),
+         f"{ENDS}, two more than the layers{OF_ONE_SIZE}", "17; the nearest is 16"),
+        (TITAN, {"virtual_stages": 10, "pipeline_parallel": 8, "accumulation_steps": 8},
+         f"{ENDS}, two more than the layers{OF_ONE_SIZE}", "10; the nearest are 8 and 16"),
     ],
 )  # fmt: skip
 def test_pipelines_that_a_program_does_not_start_are_refused_by_its_rule(
