@@ -15,7 +15,7 @@ from planner.domain.framework import OPTIMIZERS
 from planner.domain.kernels import COSTLY_ACTIVATIONS, LINEAR_BIAS, OF_LAYERS, SERVED_BY
 from planner.domain.keys import Key
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import INPUT, Layer, Shape
+from planner.domain.layers.record import INPUT, Layer, Shape, tensors_of
 from planner.errors import ParameterError, UnknownNameError
 
 MOST_LAYERS = 20_000
@@ -86,19 +86,25 @@ def layer_shapes(network: Network) -> Mapping[str, Shape]:
     """
     shapes: dict[str, Shape] = {INPUT: network.input_shape}
     for layer in network.layers:
-        inputs = input_shapes(layer, shapes)
-        _check_inputs(layer, inputs)
+        output = output_shape(layer, shapes)
         if layer.kind == "linear" and layer.attributes["tied"]:
             embedding = next((one for one in network.layers if one.kind == "embedding"), None)
             if embedding is None:
                 raise ParameterError(f"layer {layer.name}: tied", "false in a network without an embedding", value=True)
             table = embedding.integer("vocabulary"), embedding.integer("features")
-            sizes = layer.integer("features"), inputs[0][-1]
+            sizes = layer.integer("features"), shapes[layer.inputs[0]][-1]
             if sizes != table:
                 rule = f"those of the table of {embedding.name}, {table}"
                 raise ParameterError(f"layer {layer.name}: features out and in", rule, sizes)
-        shapes[layer.name] = LAYER_KINDS[layer.kind].output(layer, inputs)
+        shapes[layer.name] = output
     return MappingProxyType(shapes)
+
+
+def output_shape(layer: Layer, shapes: Mapping[str, Shape]) -> Shape:
+    """Return the shape of a layer's output, from those of the layers that it reads; ParameterError as above."""
+    inputs = input_shapes(layer, shapes)
+    _check_inputs(layer, inputs)
+    return LAYER_KINDS[layer.kind].output(layer, inputs)
 
 
 def layer_parameters(network: Network) -> IntArray:
@@ -106,7 +112,7 @@ def layer_parameters(network: Network) -> IntArray:
 
     Convolution m·(m_in/g)·c_h·c_w, linear m_in·m, or 0 where they are those of the embedding, each with m more where
     it has a bias; batch and layer normalisation 2m (scale and shift; the running statistics are not trained);
-    embedding m a row of every table; every other kind 0.
+    embedding m a row of every table; every other kind, and a layer that shares those of an earlier one, 0.
     """
     shapes = layer_shapes(network)
     counts = [parameters_of(layer, shapes[layer.inputs[0]]) for layer in network.layers]
@@ -115,7 +121,7 @@ def layer_parameters(network: Network) -> IntArray:
 
 def parameters_of(layer: Layer, shape: Shape) -> int:
     """Return the parameters of a layer that reads a shape; see :func:`layer_parameters`."""
-    return sum(LAYER_KINDS[layer.kind].parameters(layer, shape))
+    return sum(tensors_of(layer, shape))
 
 
 def input_shapes(layer: Layer, shapes: Mapping[str, Shape]) -> tuple[Shape, ...]:

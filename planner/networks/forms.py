@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from planner.domain.layers.record import INPUT, LAYER_KINDS, AttributeValue, Shape, Site
-from planner.domain.network import Network, input_shapes, layer_shapes, parameters_of
+from planner.domain.layers.record import INPUT, LAYER_KINDS, AttributeValue, Layer, Shape, Site
+from planner.domain.network import Network, input_shapes, layer_shapes, output_shape, parameters_of
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Operator, Tensor, behind_moves
@@ -36,8 +36,11 @@ class Forms:
         self.unknown: list[tuple[str, str]] = []
         self.notes = list(graph.notes)
         self.shared = 0
+        self.marks: dict[str, tuple[bool, bool]] = {}
         self.tokens: list[Tensor] = []
         self.input_shape = self._read_inputs()
+        self.shapes: dict[str, Shape] = {INPUT: self.input_shape}
+        self.check(0)
 
     def _read_inputs(self) -> Shape:
         first = self.graph.inputs[0]
@@ -48,8 +51,23 @@ class Forms:
             rule = "tokens, (positions,), as others are" if self.tokens else "one to three sizes"
             raise ParameterError(f"input {first.name} of {self.graph.name}", rule, shape)
         self.forms |= {one: (INPUT, one.shape[1:] or (1,)) for one in self.graph.inputs}
+        read = {tensor for one in self.graph.needed() for tensor in one.samples()}
+        others = [one for one in self.graph.inputs if one in read and one not in self.tokens]
         if self.tokens:
-            return (sum(prod(one.shape[1:]) for one in self.tokens),)
+            shape = (sum(prod(one.shape[1:]) for one in self.tokens),)
+        elif len({one.shape for one in others}) > 1:  # a sample has all of them, one behind the other
+            shape = (sum(map(self.elements, others)),)
+        added = {tensor for one in self.graph.needed() if _is_sum(one) for tensor in one.samples()}
+        for one in others:
+            form = self.default(one)
+            if one in added and form == shape and len(form) == 2:  # what stands before the first block
+                self.forms[one] = (
+                    self.append("reshape", Operator(INPUT, [], name=one.name), INPUT, **sizes_of(form)),
+                    form,
+                )
+            elif self.tokens or prod(shape) != prod(form):
+                part, how = Operator(INPUT, [], name=one.name), {"forward": 0, "backward": 0, **sizes_of(form)}
+                self.give(part, self.append("operator", part, INPUT, **how), form, one)
         return shape
 
     def append(self, kind: str, one: Operator, source: str | tuple[str, ...], **attributes: AttributeValue) -> str:
@@ -66,11 +84,12 @@ class Forms:
         """Return the elements of a sample."""
         return max(1, tensor.size // self.graph.batch)
 
-    def rows(self, tensor: Tensor) -> Shape:
-        """Return the shape of a sample as a sequence: its last axis are features."""
-        features = tensor.shape[-1] if len(tensor.shape) > 1 else 1
-        positions = max(1, self.elements(tensor) // features)
-        is_vector = positions == 1 and len(tensor.shape) <= 2  # batch and features
+    def rows(self, tensor: Tensor, like: Tensor | None = None) -> Shape:
+        """Return the shape of a sample as a sequence: its last axis are features; ``like``: as many rows as of that."""
+        whole = like or tensor
+        positions = max(1, self.elements(whole) // (whole.shape[-1] if len(whole.shape) > 1 else 1))
+        features = max(1, self.elements(tensor) // positions)
+        is_vector = positions == 1 and len(whole.shape) <= 2  # batch and features
         return (features,) if is_vector else (positions, features)
 
     def default(self, tensor: Tensor) -> Shape:
@@ -111,6 +130,27 @@ class Forms:
         """Note the layer that made an operator's output."""
         self.forms[tensor or one.output] = name, form
 
+    def check(self, before: int) -> None:
+        """Work out the shapes of the layers appended since; ParameterError where one cannot read what it is given."""
+        for layer in self.net.layers[before:]:
+            self.shapes[layer.name] = output_shape(layer, self.shapes)
+
+    def mark(self, before: int, *, shares: bool, is_frozen: bool) -> None:
+        """Note of the layers appended since whether their parameters are an earlier layer's, and are not trained."""
+        self.marks |= {layer.name: (shares, is_frozen) for layer in self.net.layers[before:]}
+
+    def marked(self, network: Network) -> Network:
+        """Return the network with what is noted of layers that have parameters."""
+        shapes = layer_shapes(network)
+
+        def marked(one: Layer) -> Layer:
+            shares, is_frozen = self.marks.get(one.name, (False, False))
+            is_tied = bool(one.attributes.get("tied"))
+            has_own = is_tied or parameters_of(one, shapes[one.inputs[0]]) > 0
+            return replace(one, shares=shares and not is_tied, is_frozen=is_frozen) if has_own else one
+
+        return replace(network, layers=tuple(map(marked, network.layers)))
+
     def general(self, one: Operator, sources: list[str], shape: Shape, moved: int, **more: AttributeValue) -> str:
         """Append an operator of no kind of its own, which moves so many elements forward and backward."""
         return self.append(
@@ -125,12 +165,16 @@ class Forms:
         return sum(leaf.size for leaf in fresh)
 
     def take(self, one: Operator, layer_parameters: int, name: str, form: Shape, *weights: Tensor) -> str:
-        """Count the parameters of a layer as used; where weights have more of them, these get a layer behind it."""
-        leaves = list({leaf: None for weight in weights for leaf in weight.parameters()})
-        again = sum(leaf.size for leaf in leaves if leaf in self.used)
+        """Count the parameters of a layer as used; where weights have more of them, these get a layer behind it.
+
+        Those of an earlier layer count in both, unless they are all that this one has: then it shares them.
+        """
+        leaves = {leaf for weight in weights for leaf in weight.parameters()}
+        again = sum(leaf.size for leaf in leaves & self.used)
+        is_shared = leaves <= self.used
         more = self.own(*weights) + again - layer_parameters
         if again and not more:
-            self.shared += again
+            self.shared += again * (not is_shared)
         elif more > 0:
             name = self.general(one, [name], form, 2 * prod(form), parameters=more)
         return name
@@ -183,7 +227,7 @@ class Saved:
         trained, seen = set[Tensor](), set[Tensor]()
         for one in graph.needed():
             self.elements[one] = 0
-            if any(tensor.role == WEIGHT or tensor in trained for tensor in one.inputs):
+            if any(_is_trained(tensor) or tensor in trained for tensor in one.inputs):
                 trained.update(one.outputs)
                 fresh = {_memory(saved) for saved in _saved(one, trained) if saved.role == SAMPLE} - seen
                 seen |= fresh
@@ -233,6 +277,14 @@ def _has_scores(one: Operator) -> bool:
     return any(tensor.role == WEIGHT for tensor in one.inputs)
 
 
+def _is_sum(one: Operator) -> bool:
+    return one.kind == "pointwise" and one.attributes.get("function") == "add"
+
+
+def _is_trained(tensor: Tensor) -> bool:
+    return any(not leaf.is_frozen for leaf in tensor.parameters())
+
+
 def _memory(tensor: Tensor) -> Tensor:
     """Return the tensor whose memory a tensor is in, as a view of it or written over it."""
     while tensor.maker is not None and tensor.maker.samples():
@@ -256,7 +308,7 @@ def _memory(tensor: Tensor) -> Tensor:
 def _saved(one: Operator, trained: set[Tensor]) -> Iterator[Tensor]:
     """Yield what an operator saves; ``trained``: tensors that have a gradient, besides weights."""
     base, inputs, function = _base(one), one.inputs, one.attributes.get("function")
-    gradients = [tensor.role == WEIGHT or tensor in trained for tensor in inputs]
+    gradients = [_is_trained(tensor) or tensor in trained for tensor in inputs]
     is_over = _is_in_place(one) and base in _RESULTS_IN_PLACE
     if one.kind in _FACTORS or function in _FACTORS:
         for at, tensor in enumerate(inputs):
@@ -283,7 +335,7 @@ def _counted(network: Network) -> dict[str, tuple[int, float]]:
     for layer in network.layers:
         kind, inputs = LAYER_KINDS[layer.kind], input_shapes(layer, shapes)
         parameters, flows = parameters_of(layer, inputs[0]), tuple(trained[source] for source in layer.inputs)
-        trained[layer.name] = parameters > 0 or any(flows)
+        trained[layer.name] = ((parameters > 0 or layer.shares) and not layer.is_frozen) or any(flows)
         root[layer.name] = root[layer.inputs[0]] if kind.is_view else layer.name
         if not kind.is_view:
             site = Site(0, layer, inputs, shapes[layer.name], parameters, flows, 1)

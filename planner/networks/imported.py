@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 from planner.domain.layers.record import INPUT, LAYER_KINDS, AttributeValue, Shape, Site
 from planner.domain.network import Network, input_shapes, layer_shapes
-from planner.errors import InputFileError
+from planner.errors import InputFileError, ParameterError
 from planner.networks.forms import IMAGE, Forms, Saved, sizes_of, tokens_of
 from planner.networks.operators import WEIGHT, Graph, Operator, Tensor, rewrite
 
@@ -59,8 +60,19 @@ class _Layers(Forms):
             "layer_norm": self._row_norm, "rms_norm": self._row_norm, "pool": self._pool, "upsample": self._upsample,
             "dropout": self._dropout, "attention": self._attention, "gate": self._gate, "copy": self._copy,
         }  # fmt: skip
-        maker = makers.get(one.kind, self._unknown)
-        maker(one)
+        leaves = {leaf for tensor in one.inputs for leaf in tensor.parameters()}
+        is_again = leaves <= self.used
+        forms, used = dict(self.forms), set(self.used)
+        try:
+            makers.get(one.kind, self._unknown)(one)
+            self.check(before)
+        except (ArithmeticError, LookupError, ParameterError):  # layers of that kind do not fit it
+            del self.net.layers[before:]
+            self.forms, self.used = forms, used
+            self._unknown(one)
+            self.check(before)
+        if leaves and (is_again or all(leaf.is_frozen for leaf in leaves)):
+            self.mark(before, shares=is_again, is_frozen=all(leaf.is_frozen for leaf in leaves))
         for tensor in one.outputs[1:]:
             if tensor not in self.forms:
                 self.forms[tensor] = self.forms[one.output]
@@ -104,7 +116,7 @@ class _Layers(Forms):
             axis == rank - 1 or rank != IMAGE
         ):  # fmt: skip
             is_last = axis == rank - 1 and rank != 2  # of a vector both are the same
-            form = self.rows if is_last else self.image if rank > 2 else self.rows
+            form = self.image if rank > 2 and not is_last else partial(self.rows, like=one.output)
             name = self.append("concat", one, tuple(self.read(one, tensor, form(tensor)) for tensor in samples))
             self.give(one, name, form(one.output))
         else:
@@ -126,7 +138,9 @@ class _Layers(Forms):
         elif weights and function == "mul" and weights[0].size == form[0 if len(form) == IMAGE else -1]:
             scaled = self.append("layer_scale", one, name)
             self.give(one, self.take(one, weights[0].size, scaled, form, *weights), form)
-        elif function == "mul" and any(tensor.size == self.graph.batch for tensor in one.inputs):
+        elif function == "mul" and any(
+            tensor.size == self.graph.batch for tensor in one.inputs if tensor not in weights
+        ):
             self.give(one, self.append("drop_path", one, name), form)
         elif function in _ACTIVATIONS:
             name = self.append("activation", one, name, function=_ACTIVATIONS[function])
@@ -142,14 +156,14 @@ class _Layers(Forms):
         first, second = samples[:2]
         (name, form), (other, gate) = self.held(first), self.held(second)
         is_sum, is_product = function == "add", function == "mul"
-        if (is_sum or is_product) and prod(form) == prod(gate) and name != other:
+        if (is_sum or is_product) and prod(form) == prod(gate) == self.elements(one.output) and name != other:
             if form != gate:
                 if name == INPUT or len(form) < len(gate):
                     name, form = self.read(one, first, gate), gate
                 else:
                     other = self.read(one, second, form)
             self.give(one, self.append("add" if is_sum else "multiply", one, (name, other)), form)
-        elif is_product and len(form) == IMAGE and prod(gate) == form[0]:
+        elif is_product and len(form) == IMAGE and prod(gate) == form[0] and prod(form) == self.elements(one.output):
             other = self.read(one, second, (form[0], 1, 1))
             self.give(one, self.append("multiply", one, (name, other)), form)
         else:
@@ -392,6 +406,9 @@ class _Layers(Forms):
         learned = [tensor for tensor in one.inputs if tensor.role == WEIGHT]
         positions, width, values = query[-2], query[-1], value[-1]
         rows, is_cross = self.rows(source), len(samples) > 1
+        if prod(query[:-2]) % self.graph.batch:
+            rule = "inputs must have samples on their first axis, as with batch_first=True"
+            raise InputFileError(self.graph.name, f"{rule}, got attention of {query} to {self.graph.batch} of these")
         heads, kv_heads, windows = prod(query[:-2]) // self.graph.batch, 0, 1
         if not is_cross:
             heads, kv_heads, windows = _split(rows, query, values, self.graph.batch)
@@ -471,6 +488,7 @@ class _Layers(Forms):
         if self.shared:
             self.notes.append(f"{self.shared:,} parameters that layers share are counted in each of these layers.")
         network = self.net.network(self.graph.name, self.input_shape, "read from a model", None)
+        network = self.marked(network)
         if any(one.kind.endswith("attention") for one in network.layers):
             network = replace(network, optimizer="adam")
         is_photo = len(self.input_shape) == IMAGE and self.graph.outputs[0].shape[-1:] == (_CLASSES,)

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -54,6 +55,7 @@ class Tensor:
     maker : of an output; None: of an input, a parameter or a constant
     name : of a parameter or an input
     is_mask : whether it tells earlier positions from later ones: made by an order, or as a triangle
+    is_frozen : of a parameter that is not trained
     """
 
     shape: tuple[int, ...]
@@ -61,6 +63,7 @@ class Tensor:
     maker: Operator | None = None
     name: str = ""
     is_mask: bool = False
+    is_frozen: bool = False
 
     @property
     def size(self) -> int:
@@ -174,7 +177,16 @@ _LARGEST_FUNCTION = 40
 
 def rewrite(graph: Graph) -> None:
     """Replace operators that are parts of one layer, in order, so that what stands before one is changed already."""
-    for change in (_with_bias, _without_nothing, _primitive_attention, _normed, _scaled_norm, _functions, _tables):
+    readers = graph.readers()
+    for change in (
+        partial(_with_bias, readers),
+        _without_nothing,
+        _primitive_attention,
+        _normed,
+        _scaled_norm,
+        _functions,
+        _tables,
+    ):
         for one in graph.operators:
             if one.output.role == SAMPLE:
                 change(one)
@@ -204,8 +216,8 @@ def _without_nothing(one: Operator) -> None:
         _become(one, "view", samples)
 
 
-def _with_bias(one: Operator) -> None:
-    """Turn the sum of a product and a vector of weights into a product with a bias."""
+def _with_bias(readers: Mapping[Tensor, list[Operator]], one: Operator) -> None:
+    """Turn the sum of a product, which nothing else reads, and a vector of weights into a product with a bias."""
     if one.kind != "pointwise" or one.attributes.get("function") != "add" or len(one.inputs) != 2:
         return
     values, weight = sorted(one.inputs, key=lambda tensor: tensor.role != SAMPLE)
@@ -213,7 +225,8 @@ def _with_bias(one: Operator) -> None:
     if weight.role == WEIGHT and product is not None and product.kind in ("product", "convolution"):
         wide = product.output.shape[-1] if product.kind == "product" else product.output.shape[1]
         has_bias = sum(1 for tensor in product.inputs if tensor.role == WEIGHT) != 1
-        if weight.size == wide and weight.maker is None and not has_bias:
+        is_only = max(len(readers.get(tensor, ())) for tensor in (values, product.output)) == 1
+        if weight.size == wide and weight.maker is None and not has_bias and is_only:
             flat = Operator("view", [weight])
             flat.outputs = [weight := Tensor((wide,), WEIGHT, flat)]
             _become(one, product.kind, [*product.inputs, weight], **product.attributes)
@@ -398,8 +411,9 @@ def _gate(one: Operator) -> bool:
         if halves[0] is halves[1] and halves[0].size == 2 * one.output.size:
             _become(one, "gate", halves[:1], function=function.attributes["function"])
             return True
-        makers = [half.maker for half in (function.samples()[0], values)]
-        if all(_is_linear(maker) for maker in makers) and _source(makers[0]) is _source(makers[1]):
+        makers = [behind_moves(half).maker for half in (function.samples()[0], values)]
+        are_apart = makers[0] is not makers[1]
+        if are_apart and all(map(_is_linear, makers)) and _source(makers[0]) is _source(makers[1]):
             _become(one, "gates", [function.samples()[0], values], function=function.attributes["function"])
             return True
     return False
@@ -483,7 +497,8 @@ def _is_inner(maker: Operator, width: int) -> bool:
     if maker.kind in _MOVES:
         return True
     if maker.kind == "pointwise" and maker.attributes.get("function") in ("mul", "add", "neg", "div"):
-        return all(one.role != WEIGHT for one in maker.inputs)
+        is_of_heads = len(maker.samples()) == 1 or maker.output.shape[-1] <= width
+        return is_of_heads and all(one.role != WEIGHT for one in maker.inputs)
     is_of_head = maker.kind == "rms_norm" and maker.samples()[0].shape[-1] == width
     return is_of_head and len(maker.inputs) <= 2  # values and a scale
 
@@ -531,13 +546,22 @@ def _join_heads(graph: Graph, one: Operator) -> None:
         return
     others = list(dict.fromkeys(part.source for part in heads[1:]))
     both = others[0] if len(others) == 1 else _merged(graph, others, one)
-    if both is None:
-        parts = [part.source for part in heads[1:]]
-        side = Operator("concat", parts, {"axis": -1}, one.name, "concat", one.place - 0.5)
-        rows = max(part.size // part.shape[-1] for part in parts)
-        side.outputs = [both := Tensor((rows, sum(part.size for part in parts) // rows), SAMPLE, side)]
-        graph.operators.append(side)
+    parts = others if both is None else [both]
+    if query.shape[-2] == key.shape[-2] and (both is None or both.size != 2 * query.size):  # of one sequence
+        joined = _concat(graph, [heads[0].source, *parts], key.shape[-2], one)
+        _become(one, "attention", [joined, *rest], **attributes)
+        return
+    both = both or _concat(graph, parts, key.shape[-2], one)
     _become(one, "attention", [heads[0].source, both, *rest], **attributes)
+
+
+def _concat(graph: Graph, parts: list[Tensor], positions: int, before: Operator) -> Tensor:
+    """Return a tensor of the features of several, position by position."""
+    one = Operator("concat", parts, {"axis": -1}, before.name, "concat", before.place - 0.5)
+    rows = graph.batch * positions
+    one.outputs = [Tensor((rows, sum(part.size for part in parts) // rows), SAMPLE, one)]
+    graph.operators.append(one)
+    return one.output
 
 
 def _merged(graph: Graph, parts: list[Tensor], before: Operator) -> Tensor | None:

@@ -32,7 +32,8 @@ _VIEWS = (
     "as_strided",
 )  # fmt: skip
 _MOVED = ("clone", "contiguous", "_to_copy", "to", "copy")
-_SLICES = ("slice", "select", "narrow", "split", "split_with_sizes", "unbind", "chunk")
+_SPLITS = ("split", "split_with_sizes", "chunk", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk")
+_SLICES = ("slice", "select", "narrow", "unbind", *_SPLITS)
 _ORDERS = ("tril", "triu", "le", "lt", "ge", "gt")
 _ADDS = ("add", "sub", "rsub", "_foreach_add")
 _PLAIN = {
@@ -122,7 +123,7 @@ def module_graph(path: str, factory: str, inputs: str) -> Graph:
     module = module.to("meta")
     ways = [(trial, *way) for way in ((True, False), (True, True), (False, True)) for trial in trials]
     for trial, is_training, is_compiling in ways[:-1]:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit), contextlib.redirect_stdout(sys.stderr):
             return _traced(torch, module.train(is_training), trial, what, is_compiling=is_compiling)
     with _failing(path, f"{factory} must run on the meta device, without weights or data"):
         return _traced(torch, module.eval(), trials[-1], what, is_compiling=True)
@@ -162,7 +163,7 @@ def _factory(path: str, name: str) -> Any:
             spec.loader.exec_module(module)
     else:
         with _on_path(str(Path.cwd())):
-            if importlib.util.find_spec(path.partition(".")[0]) is None:
+            if path.partition(".")[0] not in sys.modules and importlib.util.find_spec(path.partition(".")[0]) is None:
                 rule = "a bundled network, a file, or a Python module that can be found"
                 raise ParameterError("--network", rule, f"{path}:{name}")
             with _failing(path, "name must be a Python module that can be imported"):
@@ -184,12 +185,13 @@ def _on_path(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _failing(path: str, rule: str) -> Iterator[None]:
-    """Give what the user's code raises as one sentence."""
+    """Give what the user's code raises as one sentence, and what it prints to standard error."""
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
     except PlannerError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         first = str(error).strip().partition("\n")[0]
         words = f"{type(error).__name__}: {first}" if first else type(error).__name__
         raise InputFileError(path, f"{rule}, got {words[:200]}") from error
@@ -218,7 +220,8 @@ def _traced(torch: Any, module: Any, examples: Any, what: str, *, is_compiling: 
         tensor = trace.note(one, Tensor(tuple(one.shape), CONSTANT if is_ignored else SAMPLE, name=f"input{number}"))
         graph.inputs += [] if is_ignored else [tensor]
     for name, one in module.named_parameters():
-        graph.parameters.append(trace.note(one, Tensor(tuple(one.shape), WEIGHT, name=name)))
+        leaf = Tensor(tuple(one.shape), WEIGHT, name=name, is_frozen=not one.requires_grad)
+        graph.parameters.append(trace.note(one, leaf))
     with (
         torch.device("meta"),
         torch.no_grad(),
@@ -377,7 +380,7 @@ def _attributes(base: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     if base in _MOVED:
         return {"moved": True}
     if base in _SLICES:
-        return {"axis": _at(args, 1 + (base in ("split", "split_with_sizes", "chunk")), 0), "start": _at(args, 2, 0)}
+        return {"axis": _at(args, 1 + (base in _SPLITS), 0), "start": _at(args, 2, 0)}
     if base in _REDUCTIONS:
         axes = _at(args, 1, None)
         return {"axes": [axes] if isinstance(axes, int) else axes, "function": base}

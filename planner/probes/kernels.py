@@ -19,7 +19,7 @@ from typing import Any
 from planner.domain.kernels import FORWARD
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.attentions import is_plain
-from planner.domain.layers.record import INPUT, Layer
+from planner.domain.layers.record import INPUT, Layer, tensors_of
 from planner.domain.network import LayerCall, Point
 from planner.probes import operands as products
 from planner.probes.layer_points import OPTIMIZERS
@@ -89,7 +89,7 @@ def add(_torch: Any, point: Point, operands: Operands) -> Call:
 def update(torch: Any, point: Point, operands: Operands) -> Call:
     """Return one step over the tensors of a layer's parameters; of the generic design with momentum on one tensor."""
     call, elements = point.call, point.work["elements"]
-    sizes = LAYER_KINDS[call.layer.kind].parameters(call.layer, call.inputs[0]) if call else (elements,)
+    sizes = tensors_of(call.layer, call.inputs[0]) if call else (elements,)
     together = max(1, min(MOST_UPDATES, TOGETHER_ELEMENTS // elements)) if call else 1
     parameters = []
     for size in sizes * together:

@@ -66,7 +66,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.kernels import KernelCalls, LayerWork, WorkTotals
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import Amount, Call, Lowering, Site, fixed, traffic
+from planner.domain.layers.record import Amount, Call, Lowering, Site, fixed, tensors_of, traffic
 from planner.domain.network import LayerCall, Network
 from planner.domain.precision import precision_named
 from planner.errors import ParameterError, UnknownNameError
@@ -262,9 +262,7 @@ def updated_calls(
         work["fixed_bytes"] = np.asarray(calls.work["fixed_bytes"] * share, dtype=np.float64)
         return replace(calls, work=work) if narrow_state else calls
     sites = {site.position: site for site in of.sites}
-    tensors = np.array(
-        [len(LAYER_KINDS[sites[at].layer.kind].parameters(sites[at].layer, sites[at].inputs[0])) for at in calls.layer]
-    )
+    tensors = np.array([len(tensors_of(sites[at].layer, sites[at].inputs[0])) for at in calls.layer])
     elements = np.asarray(calls.work["elements"], dtype=np.float64)
     each = tensors.astype(np.float64)
     if update in ("list", "foreach"):
@@ -383,7 +381,7 @@ def _calls(row: tuple[str, str, IntArray, IntArray], places: Sequence[Site], opt
     for position, (count, *work) in zip(layer.tolist(), amounts.tolist(), strict=True):
         site = places[position]
         columns = dict(zip(kernels.WORK_COLUMNS[kind], map(tuple, work), strict=True))
-        tensors = len(LAYER_KINDS[site.layer.kind].parameters(site.layer, site.inputs[0])) if is_update else 0
+        tensors = len(tensors_of(site.layer, site.inputs[0])) if is_update else 0
         call_optimizer = optimizer if is_update else ""
         calls.append(LayerCall(kind, direction, columns, site.layer, site.inputs, call_optimizer, tensors, sum(count)))
     return tuple(calls)

@@ -134,11 +134,12 @@ def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tup
     for layer in network.layers:
         inputs = input_shapes(layer, shapes)
         flows = tuple(has_gradient[source] for source in layer.inputs)
-        facts = (layer.kind, layer.is_frozen, layer.kept, *layer.attributes.values())
+        facts = (layer.kind, layer.is_frozen, layer.shares, layer.kept, *layer.attributes.values())
         structure = (*facts, inputs, flows, reads[layer.name])
         if structure not in distinct:
             parameters = parameters_of(layer, inputs[0])
-            distinct[structure] = parameters, (parameters > 0 and not layer.is_frozen) or any(flows)
+            is_trained = (parameters > 0 or layer.shares) and not layer.is_frozen
+            distinct[structure] = parameters, is_trained or any(flows)
         has_gradient[layer.name] = distinct[structure][1]
         structures.append((structure, inputs, flows))
     sites: list[Site] = []

@@ -27,7 +27,7 @@ from planner.domain.arrays import FloatArray, IntArray, once_of
 from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.products import needs_columns
-from planner.domain.layers.record import INPUT, Layer, Site
+from planner.domain.layers.record import INPUT, Layer, Site, tensors_of
 from planner.domain.network import Network, layer_shapes
 from planner.workload.program import Program, block_starts, is_composed_gelu, program, wide_tensors
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, with_padded_vocabulary
@@ -213,9 +213,7 @@ class _FewSizes:
             columns = columns + np.where(np.isin(kind, rules.narrow), operands, 0.0) / self.itemsize
         working = self.itemsize * np.maximum.reduceat(gradients + columns, self.units.starts)
         largest, is_trained = np.zeros((2, self.number)), np.array([not layer.is_frozen for layer in layers])
-        largest_tensor = self._by_site(
-            lambda site: float(max(LAYER_KINDS[site.layer.kind].parameters(site.layer, site.inputs[0]), default=0))
-        )
+        largest_tensor = self._by_site(lambda site: float(max(tensors_of(site.layer, site.inputs[0]), default=0)))
         for at, of_layers in enumerate((np.ones(len(layers)), is_trained.astype(np.float64))):
             tensors = of_layers * np.maximum(largest_tensor, tied[self.program.site])
             np.maximum.at(largest[at], self.unit, tensors)

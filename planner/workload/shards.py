@@ -48,7 +48,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray, check_count, 
 from planner.domain.axes import ALL, ATTENTION, LAST, Trainable, trainable_of
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.attentions import core_of
-from planner.domain.layers.record import Layer, Shape
+from planner.domain.layers.record import Layer, Shape, tensors_of
 from planner.domain.network import Network, input_shapes, layer_shapes
 from planner.errors import ParameterError
 from planner.workload.program import block_starts
@@ -422,10 +422,7 @@ def whole_parameters(whole: Network, split: Network) -> FloatArray:
     counts = np.zeros(len(whole.layers))
     for at, pair in enumerate(zip(whole.layers, split.layers, strict=True)):
         if not pair[0].is_frozen and (starts[0] <= at < starts[-1] or pair[0].kind.endswith("_norm")):
-            sizes = (
-                LAYER_KINDS[one.kind].parameters(one, input_shapes(one, of)[0])
-                for one, of in zip(pair, shapes, strict=True)
-            )
+            sizes = (tensors_of(one, input_shapes(one, of)[0]) for one, of in zip(pair, shapes, strict=True))
             counts[at] = sum(one for one, other in zip(*sizes, strict=True) if one == other)
     return counts
 

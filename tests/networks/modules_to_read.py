@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -176,3 +177,93 @@ def needs_weights() -> Any:
 
 def no_module() -> int:
     return 3
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer, and beside it two of a low rank that are trained, as PEFT writes them."""
+
+    def __init__(self, base: nn.Linear, rank: int = 4) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(requires_grad=False)
+        self.down = nn.Linear(base.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, sequence: Any) -> Any:  # noqa: D102 - as of every module
+        return self.base(sequence) + self.up(self.down(sequence)) * 2.0
+
+
+class Again(nn.Module):
+    """One block that is run several times, with the same parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+
+    def forward(self, sequence: Any) -> Any:  # noqa: D102 - as of every module
+        for _ in range(3):
+            sequence = self.block(sequence)
+        return sequence
+
+
+class OfNodes(nn.Module):
+    """Two graph convolutions, which read what nodes are and which of them are neighbours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def forward(self, nodes: Any, neighbours: Any) -> Any:  # noqa: D102 - as of every module
+        return self.second(neighbours @ functional.relu(self.first(neighbours @ nodes)))
+
+
+class Steps(nn.Module):
+    """A recurrent layer, one step a position, and a linear layer over all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps, self.top = nn.LSTM(32, 32, batch_first=True), nn.Linear(32, 10)
+
+    def forward(self, sequence: Any) -> Any:  # noqa: D102 - as of every module
+        return self.top(self.steps(sequence)[0])
+
+
+def adapted() -> tuple[nn.Module, Any]:
+    """Return a decoder whose queries and values have adapters and of which nothing else is trained."""
+    model = Decoder().requires_grad_(requires_grad=False)
+    for one in model.modules():
+        if isinstance(one, Attention):
+            one.q, one.v = Adapted(one.q), Adapted(one.v)
+    return model, (torch.zeros(2, 64, dtype=torch.int64),)
+
+
+def again() -> tuple[nn.Module, Any]:
+    return Again(), (torch.zeros(2, 20, 64),)
+
+
+def encoder() -> tuple[nn.Module, Any]:
+    """Return blocks with norms behind sums, the first of which reads the input."""
+    block = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    return nn.TransformerEncoder(block, 4, enable_nested_tensor=False), (torch.zeros(2, 20, 64),)
+
+
+def both_sides() -> tuple[nn.Module, Any]:
+    model = nn.Transformer(64, 4, 2, 2, 128, batch_first=True)
+    return model, {"src": torch.zeros(2, 20, 64), "tgt": torch.zeros(2, 12, 64)}
+
+
+def of_nodes() -> tuple[nn.Module, Any]:
+    return OfNodes(), (torch.zeros(2, 50, 16), torch.zeros(2, 50, 50))
+
+
+def steps() -> tuple[nn.Module, Any]:
+    return Steps(), (torch.zeros(2, 200, 32),)
+
+
+def samples_second() -> tuple[nn.Module, Any]:
+    """Return a module whose samples are on the second axis."""
+    return nn.TransformerEncoderLayer(64, 4, 128), (torch.zeros(20, 3, 64),)
+
+
+def prints_and_leaves() -> None:
+    sys.stdout.write("hello\n")
+    sys.exit(7)

@@ -63,6 +63,8 @@ BAD = {
     "needs_weights:input=8": (InputFileError, "needs_weights must build on the meta device"),
     "no_module:input=8": (InputFileError, "no_module must return a torch.nn.Module, got int"),
     "resnets:input=8": (InputFileError, "file must define the factory resnets, got .*resnet"),
+    "prints_and_leaves": (InputFileError, "prints_and_leaves must build on the meta device, .*, got SystemExit: 7"),
+    "samples_second": (InputFileError, "inputs must have samples on their first axis, as with batch_first=True"),
     "of_unknown:input=8": (
         InputFileError, r"known, got aten.linalg_qr \(1 time, with 5.8% of the FLOP and 39.0% of the bytes\); --allow"
     ),
@@ -75,6 +77,39 @@ def test_what_cannot_be_read_is_said_in_a_sentence(text: str) -> None:
     with pytest.raises(PlannerError, match=words) as caught:
         read(text)
     assert isinstance(caught.value, kind)
+
+
+def test_what_a_factory_prints_is_not_part_of_an_answer(capsys: Any) -> None:
+    with pytest.raises(PlannerError):
+        read("prints_and_leaves")
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+@pytest.mark.parametrize("factory", ["adapted", "again", "encoder", "both_sides", "of_nodes", "steps"])
+def test_of_what_is_shared_frozen_or_of_several_inputs_parameters_and_flop_are_those_of_torch(
+    factory: str, monkeypatch: Any
+) -> None:
+    import torch  # noqa: PLC0415
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+    monkeypatch.syspath_prepend(str(Path(FILE).parent))
+    import modules_to_read  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    work = totals(read(factory))
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        module, examples = getattr(modules_to_read, factory)()
+        module(*(examples.values() if isinstance(examples, dict) else examples))
+    parameters = list(module.parameters())
+    assert work.parameters == sum(one.numel() for one in parameters)
+    assert work.trained == sum(one.numel() for one in parameters if one.requires_grad)
+    assert 2 * work.forward_mac == pytest.approx(counter.get_total_flops() / 2, rel=0.01)
+
+
+def test_degrees_apply_to_blocks_the_first_of_which_reads_the_input() -> None:
+    network = read("encoder")
+    assert len(block_starts(network)) == 5
+    whole, half = (totals(tensor_shard(network, degree)) for degree in (1, 2))
+    assert half.forward_mac == pytest.approx(whole.forward_mac / 2, rel=0.05)
 
 
 def test_unknown_operators_are_allowed_when_asked() -> None:

@@ -52,6 +52,7 @@ class Layer:
     inputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     is_frozen: Annotated[bool, Key("whether its parameters are not trained; absent: false", name="frozen")] = False
+    shares: Annotated[bool, Key("whether its parameters are an earlier layer's; absent: false")] = False
     kept: Annotated[float, Key("elements kept for the backward pass besides those of its kind, per element out")] = 0.0
 
     def __post_init__(self) -> None:
@@ -90,6 +91,11 @@ class Layer:
             return value
         assert isinstance(value, int)  # noqa: S101 - checked when the layer was made
         return (value, value)
+
+
+def tensors_of(layer: Layer, shape: Shape) -> tuple[int, ...]:
+    """Return the elements of each tensor of parameters of a layer that reads a shape, none of an earlier layer's."""
+    return () if layer.shares else LAYER_KINDS[layer.kind].parameters(layer, shape)
 
 
 def _checked(layer: Layer, key: str, attribute: Attribute) -> AttributeValue:
@@ -149,7 +155,8 @@ class Site:
     @property
     def has_gradient(self) -> bool:
         """Whether the output has a gradient: the layer, or one before it, is trained."""
-        return self.trained > 0 or any(self.input_gradients)
+        shares = self.layer.shares and not self.layer.is_frozen
+        return self.trained > 0 or shares or any(self.input_gradients)
 
     @property
     def input_elements(self) -> int:
