@@ -24,7 +24,7 @@ import numpy as np
 
 from planner.costs.features import Work
 from planner.costs.terms import extrapolates
-from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows, distinct_values
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_numbers, distinct_rows, distinct_values
 from planner.domain.axes import SCHEDULES
 from planner.domain.calibration import Entry
 from planner.domain.configuration import Configurations
@@ -256,8 +256,8 @@ class StepPart:
 
 _ROUNDING = 1e-12
 """Share of messages that differences of sums leave."""
-_MOST_GATHERS = 1 << 20
-"""Gathers of units that are worked out at once."""
+_MOST_AT_ONCE = 1 << 20
+"""Gathers of units, or ways to send slots, that are worked out at once."""
 
 
 class MessagePath(NamedTuple):
@@ -355,45 +355,47 @@ class SlotExchange:
         exchange = StageExchange(self._costs, self._state.cases, self.rows)
         return exchange.sum_s(Elements(*(self._exchanges[:, None] * one for one in each)))
 
-    def together_s(self, at: int) -> FloatArray:
-        """Return the time of messages of slots l to k in one case [s], shape (J, J); only l <= k counts.
+    def together_s(self, at: IntArray) -> FloatArray:
+        """Return the time of messages of slots l to k in cases, shape (a,) [s], shape (a, J, J); only l <= k counts.
 
         Where they are packed in cycles, with copying several into one buffer and back: each copy reads and writes.
         """
         ahead = [np.concatenate([[0.0], np.cumsum(one)]) for one in self.by_slot]
         merged = Elements(*(np.maximum(one[None, 1:] - one[:-1, None], 0.0) for one in ahead))
         first, which = distinct_rows(*(one.ravel() for one in merged))
-        only = StageExchange(self._costs, self._state.cases, self.rows[[at]])
-        each = Elements(*(self._exchanges[at] * one.ravel()[first][None] for one in merged))
-        sent_s = only.sum_s(each)[0][which].reshape(merged.total.shape)
-        if not self._costs.strategy.cycle_s or not sent_s.any():
+        only = StageExchange(self._costs, self._state.cases, self.rows[at])
+        each = Elements(*(self._exchanges[at, None] * one.ravel()[first] for one in merged))
+        sent_s = only.sum_s(each)[:, which].reshape(at.size, *merged.total.shape)
+        if not self._costs.strategy.cycle_s:
             return np.asarray(sent_s)
         is_alone = np.eye(self.slot_bytes.size, dtype=np.bool_)
         copied = np.where(is_alone, 0.0, 4 * self._costs.gradient_bytes * merged.total)
-        return np.asarray(sent_s + copied / self._costs.sources.accelerator.memory_bytes_per_s)
+        copied_s = copied / self._costs.sources.accelerator.memory_bytes_per_s
+        return np.asarray(sent_s + copied_s * sent_s.any(axis=(1, 2), keepdims=True))
 
-    def fusion(self, ready: FloatArray, at: int) -> Fusion:
-        """Return the messages of one case behind passes whose gradients are ready at times of shape (c, J) [s].
+    def fusion(self, ready: FloatArray, at: IntArray, of: IntArray | int = 0) -> Fusion:
+        """Return the messages behind passes whose gradients are ready at times of shape (c, J) [s].
 
-        Shortened by ς, as :meth:`OneStage.exchange_s` adds the rest.
+        Shortened by ς, as :meth:`OneStage.exchange_s` adds the rest. ``of``: which of the cases ``at`` each pass is of.
         """
         together, strategy = self.together_s(at) / self._costs.slowdown, self._costs.strategy
         if strategy.best_buckets:
-            return best_fusion(ready, together)
-        return cycle_fusion(ready, together, self.slot_bytes, strategy.bucket_bytes, strategy.cycle_s)
+            return best_fusion(ready, together, of)
+        return cycle_fusion(ready, together, self.slot_bytes, strategy.bucket_bytes, strategy.cycle_s, of=of)
 
     def fused_s(
         self, ready: FloatArray, backward: FloatArray, last: IntArray, case: IntArray
     ) -> tuple[FloatArray, FloatArray]:
         """Return by how much messages that are chosen by what is ready when outlast a backward pass, and take [s].
 
-        Of the shape that ``last``, rows of ``ready``, and ``case``, positions in ``rows``, broadcast to.
+        Of the shape (k,) of ``last``, rows of ``ready``, and ``case``, positions in ``rows``.
         """
-        last, case = np.broadcast_arrays(last, case)
-        ends, taken = np.zeros((2, *case.shape))
-        for at in distinct_values(case).tolist():
-            where = np.nonzero(case == at)
-            sent = self.fusion(ready[last[where]], at)
+        ends, taken = np.zeros((2, case.size))
+        at = distinct_values(case)
+        of, step = np.searchsorted(at, case), max(1, _MOST_AT_ONCE // self.slot_bytes.size**2)
+        for start in range(0, at.size, step):
+            where = np.flatnonzero((of >= start) & (of < start + step))
+            sent = self.fusion(ready[last[where]], at[start : start + step], of[where] - start)
             ends[where], taken[where] = sent.end_s, sent.taken_s
         return exposed_s(ends, backward[last]), self._costs.slowdown * taken
 
@@ -434,7 +436,7 @@ class OneStage(StepPart):
         given = (forward_s, backward_s, self.passes.cases.case, self._state, shares)
         forward, backward, of_pass, of_state, is_some = (np.broadcast_to(one, shape).ravel() for one in given)
         ahead, back = forward.copy(), backward.copy()
-        some, step = np.flatnonzero(is_some), max(1, _MOST_GATHERS // gathers[0].shape[1])
+        some, step = np.flatnonzero(is_some), max(1, _MOST_AT_ONCE // gathers[0].shape[1])
         # A unit runs beside the gather of the next, and backward beside what the one before has scattered, and is as
         # much slower (:meth:`State.gathered_s`).
         slower = 1 - 1 / self.costs.slowdown
@@ -511,9 +513,10 @@ class OneStage(StepPart):
         case = np.searchsorted(exchange.rows, state)
         (ready, backward), strategy, slowdown = self.ready, self.costs.strategy, self.costs.slowdown
         if strategy.is_timed:
-            exposed, taken = (
-                _of_pairs(lambda *of, at=at: exchange.fused_s(ready, backward, *of)[at], last, case) for at in (0, 1)
-            )
+            last, case = np.broadcast_arrays(last, case)
+            first, which = distinct_numbers((last.ravel(), backward.size), (case.ravel(), exchange.rows.size))
+            each = exchange.fused_s(ready, backward, last.ravel()[first], case.ravel()[first])
+            exposed, taken = (one[which].reshape(last.shape) for one in each)
             slower = exposed + (1 - 1 / slowdown) * taken
             return taken, np.where(taken > 0, slower, 0.0) if strategy.overlap else taken
         taken = exchange.prefix_s[:, -1][case]
@@ -553,8 +556,9 @@ class OneStage(StepPart):
         if not self.costs.strategy.is_timed:
             return exchange.slot, exchange.prefix_s[case]
         ready = self.ready[0][last]
-        slot = exchange.fusion(ready[None], case).slots(0)
-        return slot, np.cumsum(exchange.together_s(case)[slot, np.append(slot[1:], ready.size) - 1])
+        of = np.array([case])
+        slot = exchange.fusion(ready[None], of).slots(0)
+        return slot, np.cumsum(exchange.together_s(of)[0, slot, np.append(slot[1:], ready.size) - 1])
 
 
 def _of_pairs(compute: Callable[[IntArray, IntArray], FloatArray], last: IntArray, case: IntArray) -> FloatArray:

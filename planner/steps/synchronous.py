@@ -206,39 +206,47 @@ class Fusion(NamedTuple):
         return np.array(lowest, dtype=np.int64)
 
 
-def best_fusion(ready_s: FloatArray, message_s: FloatArray) -> Fusion:
+def best_fusion(ready_s: FloatArray, message_s: FloatArray, of: IntArray | int = 0) -> Fusion:
     """Return the messages that are done first; of ways to send that are done as early, those of fewer slots each.
 
     ``ready_s``: ndarray of float, shape (c, J), when each gradient is there, by :func:`ready_s`; ``message_s``: ndarray
-    of float, shape (J, J), of slots l to k together, l <= k, others are not looked at.
+    of float, shape (J, J), of slots l to k together, l <= k, others are not looked at; or several of them, shape
+    (a, J, J), of which ``of`` says what each pass has.
     """
     cases, slots = ready_s.shape
+    every_s = message_s.reshape(-1, *message_s.shape[-2:]) if slots else message_s[None]
     done, taken = np.zeros((2, cases, slots + 1))
     last = np.zeros((cases, slots), dtype=np.int64)
     rows = np.arange(cases)
     for low in range(slots - 1, -1, -1):
-        ends = np.maximum(done[:, low + 1 :], ready_s[:, low : low + 1]) + message_s[low, low:]
+        ends = np.maximum(done[:, low + 1 :], ready_s[:, low : low + 1]) + every_s[of, low, low:]
         best = np.argmin(ends, axis=1)
         last[:, low] = low + best
         done[:, low] = ends[rows, best]
-        taken[:, low] = message_s[low, low + best] + taken[rows, low + best + 1]
+        taken[:, low] = every_s[of, low, low + best] + taken[rows, low + best + 1]
     return Fusion(done[:, 0], taken[:, 0], last)
 
 
 def cycle_fusion(
-    ready_s: FloatArray, message_s: FloatArray, slot_bytes: FloatArray, threshold_bytes: float, cycle_s: float
+    ready_s: FloatArray,
+    message_s: FloatArray,
+    slot_bytes: FloatArray,
+    threshold_bytes: float,
+    cycle_s: float,
+    *,
+    of: IntArray | int = 0,
 ) -> Fusion:
     """Return the messages of c backward passes, the first cycle of which begins with the pass.
 
     Parameters
     ----------
-    ready_s : ndarray of float, shape (c, J); when each gradient is there, by :func:`ready_s`
-    message_s : ndarray of float, shape (J, J); of slots l to k together, l <= k; others are not looked at
+    ready_s, message_s, of : as of :func:`best_fusion`
     slot_bytes : ndarray of float, shape (J,)
     threshold_bytes : 0: every gradient is a message by itself
     cycle_s : above 0
     """
     cases, slots = ready_s.shape
+    every_s = message_s.reshape(-1, *message_s.shape[-2:]) if slots else message_s[None]
     done, taken, cycle, filled = np.zeros((4, cases))
     last = np.zeros((cases, slots), dtype=np.int64)
     high = np.full(cases, slots - 1)
@@ -246,7 +254,7 @@ def cycle_fusion(
         is_late = ready_s[:, low] > cycle
         is_full = filled + slot_bytes[low] > threshold_bytes
         ends = is_late | is_full if low < slots - 1 else np.zeros(cases, dtype=np.bool_)
-        sent_s = np.where(ends, message_s[min(low + 1, slots - 1), high], 0.0)
+        sent_s = np.where(ends, every_s[of, min(low + 1, slots - 1), high], 0.0)
         done = np.where(ends, np.maximum(done, cycle) + sent_s, done)
         taken += sent_s
         cycle = np.where(is_late, np.ceil(ready_s[:, low] / cycle_s) * cycle_s, cycle)
@@ -254,7 +262,7 @@ def cycle_fusion(
         filled = np.where(ends, 0.0, filled) + slot_bytes[low]
         last[:, low] = high
     if slots:
-        sent_s = message_s[0, high]
+        sent_s = every_s[of, 0, high]
         done, taken = np.maximum(done, cycle) + sent_s, taken + sent_s
     return Fusion(done, taken, last)
 

@@ -107,8 +107,9 @@ def step_end_s(step: OneStage, strategy: Strategy, begun_s: float) -> float:
     ((exchange, _),), last = step.exchanges(), int(steps > 1)
     ready = now_s - step.ready[1][last] + step.ready[0][last]
     alone = step.ready[0][last]
-    lowest = exchange.fusion(alone[None], 0).slots(0) if strategy.is_timed else exchange.slot
-    together, sent_s = exchange.together_s(0), begun_s
+    of = np.array([0])
+    lowest = exchange.fusion(alone[None], of).slots(0) if strategy.is_timed else exchange.slot
+    together, sent_s = exchange.together_s(of)[0], begun_s
     for low, high in reversed(list(pairwise([*lowest.tolist(), alone.size]))):
         ready_s = ready[low]
         if strategy.cycle_s:
