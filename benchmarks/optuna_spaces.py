@@ -16,6 +16,7 @@ from typing import Any
 from planner import catalog
 from planner.domain.configuration import Settings
 from planner.domain.request import Problem, SpaceRequest
+from planner.search.exhaustive import Asked
 from planner.search.optuna_search import OptunaSearch
 from planner.search.search import search
 from planner.search.searchable import order_and_limits
@@ -52,11 +53,12 @@ def ratios(space: OneSpace) -> tuple[int, list[float]]:
     problem = Problem(network, None, cluster, tuple(catalog.calibrations_for(cluster)), settings=settings)
     request = SpaceRequest(space.target_batch).changed(**space.asked)
     (order, limits), evaluator = order_and_limits(problem, request), predict.Evaluator(problem)
-    exact = search(request, limits, evaluator, order, keep=1)
+    asked = Asked(request, limits, evaluator, order)
+    exact = search(asked, keep=1)
     reached = []
     for seed in SEEDS:
         trials = OptunaSearch(TRIALS, seed=seed, starts=False)
-        outcome = trials(request, limits, evaluator, order, keep=1, pareto=False)
+        outcome = trials(asked, keep=1, pareto=False)
         if exact.best is None or outcome.best is None:
             reached.append(float("inf"))
         else:

@@ -131,7 +131,13 @@ def split_space(
         _first(("planner.search.exhaustive", "lawful_plans")),
         _first(("planner.steps.predict", "Evaluator")),
     )
-    return lambda: sum(some.size for some in plans(request, limits, evaluator(task), order))
+    together = getattr(import_module("planner.search.exhaustive"), "Asked", None)
+
+    def work() -> int:
+        of = request, limits, evaluator(task), order
+        return sum(some.size for some in plans(*([together(*of)] if together else of)))
+
+    return work
 
 
 def _split_rows(task: Any, precision: str, mini_batch: int) -> Any:

@@ -50,11 +50,9 @@ from planner.formats.documents import write_file
 from planner.report.answer import suggestion_brief, suggestions_views
 from planner.report.prediction import place
 from planner.search.choice import in_one_ranking
-from planner.search.exhaustive import Outcome, Stopped, Watch, unwatched
-from planner.search.ranking import Evaluator, Order
+from planner.search.exhaustive import Asked, Outcome, Stopped, Watch, unwatched
 from planner.search.search import Refined, Searcher, refinement, search, without_refinement
 from planner.search.searchable import Settings, different_sets, searchable_among
-from planner.search.space import Limits
 from planner.search.suggest import suggest_among
 from planner.sessions import inputs
 from planner.sessions.inputs import INFERENCE, OPTION, SETTINGS_FILE, Case, Values, listed, value_of
@@ -79,9 +77,7 @@ class StoppableSearch:
     def __post_init__(self) -> None:
         self._end_s = None if self.time_limit_s is None else time.monotonic() + self.time_limit_s
 
-    def __call__(
-        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
-    ) -> Outcome:
+    def __call__(self, asked: Asked, *, keep: int, pareto: bool, beside: Sequence[Outcome] = ()) -> Outcome:
         """Return the best ``keep`` plans, or the best so far."""
         was_interrupted = self.is_interrupted
         with self.watch() as is_interrupted:
@@ -89,7 +85,7 @@ class StoppableSearch:
             def stopped() -> bool:
                 return is_interrupted() or (self._end_s is not None and time.monotonic() >= self._end_s)
 
-            outcome = search(request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
+            outcome = search(asked, keep=keep, pareto=pareto, stopped=stopped, beside=beside)
         return replace(outcome, certified=False) if was_interrupted else outcome
 
     @contextmanager

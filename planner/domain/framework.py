@@ -377,12 +377,12 @@ class Framework:
             of = f"framework {self.name}"
             rule, got = f"switches {barred[0]} and {barred[1]} of {of} exclude each other", shown("+".join(ordered))
             raise UsageError(Refusal(ParameterError.code, rule, of, got, "; leave one of them out"))
-        changed = self
-        for changes in (self.switches[name].changes for name in ordered):
-            fuses = {"fuses": tuple(dict.fromkeys((*changed.fuses, *changes.get("fuses", ()))))}
-            strategies = {"strategies": {**changed.strategies, **changes.get("strategies", {})}}
-            changed = replace(changed, **{**changes, **fuses, **strategies})
-        return replace(changed, switched=ordered)
+        changes: dict[str, Any] = {"fuses": self.fuses, "strategies": self.strategies}
+        for one in (self.switches[name].changes for name in ordered):
+            fuses = tuple(dict.fromkeys((*changes["fuses"], *one.get("fuses", ()))))
+            strategies = {**changes["strategies"], **one.get("strategies", {})}
+            changes |= {**one, "fuses": fuses, "strategies": strategies}
+        return replace(self, **changes, switched=ordered)
 
     def switch_sets(self) -> Iterator[tuple[str, ...]]:
         """Yield every lawful set of switches that change no result, the empty one first, in the order of the file."""

@@ -22,10 +22,9 @@ from planner.domain.request import SpaceRequest, Subject
 from planner.domain.suggestion import Plan, Refused, SearchReport, Suggestion, question_of
 from planner.errors import PlannerError
 from planner.numbers import constant
-from planner.search.exhaustive import Outcome
+from planner.search.exhaustive import Asked, Outcome
 from planner.search.explain import is_above, listed_positions
 from planner.search.ranking import Evaluator, Order, PricedPlans, pareto_front
-from planner.search.searchable import Asked
 from planner.steps.describe import Description, Deviation
 
 __all__ = [

@@ -29,7 +29,7 @@ from planner.search.ranking import (
     keeps,
     pareto_front,
 )
-from planner.search.space import Limits, accepted_mini_batches, space_of
+from planner.search.space import Limits, Space, accepted_mini_batches, space_of
 
 __all__ = [
     "Outcome", "Progress", "Rules", "Stopped", "Watch", "batches", "check_target", "lawful_plans", "search_among",
@@ -138,6 +138,25 @@ class Candidates(Protocol):
         """Yield those outside the window that are nearest to a target; see :meth:`planner.search.space.Space.near`."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A request, what the machine allows of it, and what prices and orders its plans."""
+
+    request: SpaceRequest
+    limits: Limits
+    evaluator: Evaluator
+    order: Order
+
+    @property
+    def space(self) -> Space:
+        """Its candidates; raises as :func:`planner.search.space.space_of`."""
+        return space_of(self.request, self.limits)
+
+    def rules(self, space: Candidates) -> Rules:
+        """Return its constraints, for plans in the precisions of a space."""
+        return Rules.of(self.request, self.limits, space.precisions, self.order)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a search found.
@@ -179,22 +198,14 @@ class Outcome:
 
 
 def search_among(
-    space: Candidates,
-    request: SpaceRequest,
-    limits: Limits,
-    evaluator: Evaluator,
-    order: Order,
-    *,
-    keep: int,
-    pareto: bool = False,
-    stopped: Stopped | None = None,
+    space: Candidates, asked: Asked, *, keep: int, pareto: bool = False, stopped: Stopped | None = None
 ) -> Outcome:
     """Return the best ``keep`` of some candidates of a request, or the best so far once it is to end.
 
     UsageError: it was to end before any plan that satisfies the request was found.
     """
-    rules, is_small = Rules.of(request, limits, space.precisions, order), space.candidates <= CHUNK
-    progress = Progress(evaluator, order, rules, keep, pareto, wants_lawful=is_small)
+    is_small = space.candidates <= CHUNK
+    progress = Progress(asked.evaluator, asked.order, asked.rules(space), keep, pareto, wants_lawful=is_small)
     for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
         if stopped is not None and stopped() and progress.left(space):
@@ -205,12 +216,11 @@ def search_among(
     return progress.outcome(space)
 
 
-def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order) -> Iterator[PricedPlans]:
+def lawful_plans(asked: Asked) -> Iterator[PricedPlans]:
     """Yield every plan that satisfies a request with its prediction, some CHUNK at a time."""
-    space = space_of(request, limits)
-    rules = Rules.of(request, limits, space.precisions, order)
+    rules = asked.rules(space := asked.space)
     for batch in batches(chunk.where(rules.fits(chunk)) for chunk in space.chunks()):
-        plans = PricedPlans(batch.rows, evaluator.evaluate(batch))
+        plans = PricedPlans(batch.rows, asked.evaluator.evaluate(batch))
         yield plans.take(rules.why_not_after_pricing(plans) == LAWFUL)
 
 

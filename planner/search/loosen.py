@@ -40,7 +40,7 @@ from planner.domain.suggestion import Loosening
 from planner.errors import CoverageError
 from planner.search.bases import HYBRID, SplitLimits, kinds_to_try
 from planner.search.choice import Ranking, Searched, distinct_plans, in_all_precisions, ranked
-from planner.search.exhaustive import Outcome, lawful_plans
+from planner.search.exhaustive import Asked, Outcome, lawful_plans
 from planner.search.explain import label, typed_values
 from planner.search.ranking import (
     LeadingKey,
@@ -53,7 +53,7 @@ from planner.search.ranking import (
     seconds_allowed,
 )
 from planner.search.search import MOST_PRICED, first_plan, search
-from planner.search.searchable import Asked, Settings
+from planner.search.searchable import Settings
 from planner.search.space import Limits, Space, has_whole_plans, space_of, sub_batches_to_try
 from planner.units import format_bytes, format_duration, format_number, format_samples
 from planner.workload.memory import Memory
@@ -201,7 +201,7 @@ def of_settings(settings: Settings) -> Iterator[Loosening]:
     """Yield the framework and the optimizer whose default in place of what was given allows a plan."""
     for option, text in settings.given.items():
         for one in settings.searchable([option]):
-            plan = first_plan(one.request, one.limits, one.evaluator, one.order)
+            plan = first_plan(one)
             if plan is not None:
                 default = one.problem.settings
                 value = default.framework.label if option == "--framework" else default.optimizer
@@ -353,7 +353,7 @@ class Loosener:
         of = replace(self.of, request=request)
         if not may_keep_limits(of):
             return None
-        return first_plan(request, of.limits, of.evaluator, replace(of.order, leading=leading))
+        return first_plan(replace(of, order=replace(of.order, leading=leading)))
 
     def sentence(self, changes: list[tuple[str, str]], now: str, one: PricedPlans) -> Loosening:
         """Return what to change, what it is now, and the plan that fits then, in a sentence."""
@@ -379,7 +379,7 @@ def least_plan(name: str, of: Asked, most: float | None = None) -> PricedPlans |
     """
     own = replace(of.order, objective=OBJECTIVE_OF_LIMIT[name], leading=None)
     most = seconds_allowed({name: most}, of.order) if most is not None and name == "run" else most
-    return first_plan(of.request, of.limits, of.evaluator, own, most=most)
+    return first_plan(replace(of, order=own), most=most)
 
 
 def may_keep_limits(of: Asked) -> bool:
@@ -424,8 +424,8 @@ def smallest_conflict(
                 request = constraint.without(request)
             if is_any:
                 request = _of_any_mini_batch(request, one.limits)
-            of = (request, one.limits, one.evaluator, one.order)
-            if may_keep_limits(replace(one, request=request)) and any(plans.size for plans in lawful_plans(*of)):
+            of = replace(one, request=request)
+            if may_keep_limits(of) and any(plans.size for plans in lawful_plans(of)):
                 return True
         return False
 
@@ -529,7 +529,7 @@ def _nearest(one: Searched, order: Order) -> PricedPlans | None:
     elif space_of(request, one.limits).inside <= MOST_PRICED:
         order = replace(order, leading=_largest_excess(most, order))
     keep = NEAREST * len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
-    outcome = search(request, one.limits, one.evaluator, order, keep=keep)
+    outcome = search(replace(one, request=request, order=order), keep=keep)
     return outcome.nearest if outcome.best is None else outcome.best
 
 

@@ -110,9 +110,7 @@ def suggest_across(
     alone = {name: replace(groups[name], request=own) for name, own in on_each.items() if own is not None}
 
     def searched(some: Mapping[str, Searchable]) -> tuple[list[_Found], SearchReport]:
-        outcomes = {
-            name: search(one.request, one.limits, one.evaluator, order, keep=keep) for name, one in some.items()
-        }
+        outcomes = {name: search(replace(one, order=order), keep=keep) for name, one in some.items()}
         found = sorted([*_found_alone(outcomes, order), *_found_across(across, order)], key=lambda one: one.key)
         return found, _report(outcomes, across)
 

@@ -22,11 +22,11 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.search.bases import PASSES
 from planner.search.block import Plans
-from planner.search.exhaustive import Outcome, Progress, Rules, Watch, unwatched
+from planner.search.exhaustive import Asked, Outcome, Progress, Rules, Watch, unwatched
 from planner.search.optuna_study import AxisValues, Sampler, SharedStudy, StudyPlace, Values, quiet
 from planner.search.ranking import LAWFUL, SLACK, Evaluator, Order, PricedPlans
 from planner.search.search import OpenBounds, least_values, search
-from planner.search.searchable import Asked, fits_somewhere
+from planner.search.searchable import fits_somewhere
 from planner.search.space import Limits, Space, space_of
 
 if TYPE_CHECKING:
@@ -183,9 +183,7 @@ class OptunaSearch:
     trials_here: int = 0
     is_interrupted: bool = False
 
-    def __call__(
-        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
-    ) -> Outcome:
+    def __call__(self, asked: Asked, *, keep: int, pareto: bool, beside: Sequence[Outcome] = ()) -> Outcome:  # noqa: ARG002 - of one framework
         """Return the best ``keep`` plans of all trials of the study.
 
         Raises
@@ -195,20 +193,21 @@ class OptunaSearch:
         """
         with quiet(), self.interruption() as is_stopped:
             study, exact = self.place.open(1 + pareto, self.inputs, self.options), None
-            is_enumerated = self.starts and space_of(request, limits).inside <= ENUMERATED
-            if is_enumerated or not fits_somewhere(Asked(request, limits, evaluator, order)):
-                exact = search(request, limits, evaluator, order, keep=1, pareto=pareto, stopped=is_stopped)
+            is_enumerated = self.starts and asked.space.inside <= ENUMERATED
+            if is_enumerated or not fits_somewhere(asked):
+                exact = search(asked, keep=1, pareto=pareto, stopped=is_stopped)
                 self.is_interrupted = is_stopped()
                 if exact.best is None or self.is_interrupted:
                     return exact
-            plans = LawfulPlans(request, limits)
-            distinct = max(1, keep // len(request["precision"] or PRECISIONS))  # those that differ in it alone are one
-            rules = Rules.of(request, limits, plans.space.precisions, order)
+            plans = LawfulPlans(asked.request, asked.limits)
+            distinct = max(
+                1, keep // len(asked.request["precision"] or PRECISIONS)
+            )  # those that differ in it alone are one
             sampler = Sampler(plans.axes, [self.seed, len(study.trials())], 1 + pareto)  # going on, it draws others
             starts = _starts(plans, exact)
             run = _Run(
-                study=study, plans=plans, sampler=sampler, evaluator=evaluator, order=order, rules=rules,
-                distinct=distinct, pareto=pareto, waiting=[*starts],
+                study=study, plans=plans, sampler=sampler, evaluator=asked.evaluator, order=asked.order,
+                rules=asked.rules(plans.space), distinct=distinct, pareto=pareto, waiting=[*starts],
             )  # fmt: skip
             self.trials_before = len(run.tried)
             while self.trials_here < self.trials and not is_stopped() and run.try_next():

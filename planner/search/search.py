@@ -28,7 +28,7 @@ from planner.domain.request import SpaceRequest
 from planner.domain.split import BUBBLES
 from planner.search.bases import SplitLimits
 from planner.search.block import Kinds, Plans, Runs, each, members, spans
-from planner.search.exhaustive import Outcome, Progress, Rules, Stopped, batches, search_among
+from planner.search.exhaustive import Asked, Outcome, Progress, Rules, Stopped, batches, search_among
 from planner.search.ranking import (
     LAWFUL,
     OUT_OF_MEMORY,
@@ -41,7 +41,7 @@ from planner.search.ranking import (
     rounded,
     seconds_allowed,
 )
-from planner.search.space import Limits, Space, space_of
+from planner.search.space import Space
 from planner.workload.lawful import is_lawful, most_stages, starts_even
 from planner.workload.program import block_starts
 
@@ -269,35 +269,36 @@ class OpenBounds:
 class Searcher(Protocol):
     """What looks for the best plans of a request."""
 
-    def __call__(
-        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
-    ) -> Outcome:
-        """Return the best ``keep`` plans, and how the space was searched."""
+    def __call__(self, asked: Asked, *, keep: int, pareto: bool, beside: Sequence[Outcome] = ()) -> Outcome:
+        """Return the best ``keep`` plans, and how the space was searched; ``beside`` as of :func:`search`."""
 
 
 def search(
-    request: SpaceRequest,
-    limits: Limits,
-    evaluator: Evaluator,
-    order: Order,
+    asked: Asked,
     *,
     keep: int,
     pareto: bool = False,
     stopped: Stopped | None = None,
+    beside: Sequence[Outcome] = (),
 ) -> Outcome:
     """Return the best ``keep`` of all candidates of a request, or the best so far once it is to end.
 
+    ``beside``: of searches whose plans share one ranking with these. Synchronous plans behind as many of one of these
+    are left out then, but for the first, and so are the smallest where one of these is ahead of them.
+
     ParameterError, UnknownNameError: as :func:`planner.search.space.space_of`; UsageError: ended without a plan.
     """
-    space = space_of(request, limits)
+    space, evaluator, order = asked.space, asked.evaluator, asked.order
     if order.leading is not None or space.inside <= PRICED_WHOLE:
-        return search_among(space, request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
-    rules = Rules.of(request, limits, space.precisions, order)
-    parts = _AllParts(parts_of(space, evaluator), order)
-    best = _Bounded(parts, Progress(evaluator, order, rules, keep, wants_pareto=pareto, wants_smallest=False))
+        return search_among(space, asked, keep=keep, pareto=pareto, stopped=stopped)
+    rules, parts = asked.rules(space), _AllParts(parts_of(space, evaluator), order)
+    rivals = _reached(beside if asked.request.modes == ("sync",) else (), order, keep)
+    first = Progress(evaluator, order, rules, keep, wants_pareto=pareto, wants_smallest=False)
+    best = _Bounded(parts, first, rivals=rivals)
     best.find_best(stopped)
-    others = _Bounded(parts, Progress(evaluator, order, rules, 1, wants_pareto=pareto, pareto=best.progress.pareto))
-    if best.progress.best is not None:
+    more = Progress(evaluator, order, rules, 1, wants_pareto=pareto, pareto=first.pareto)
+    others = _Bounded(parts, more, rivals=rivals)
+    if first.best is not None:
         others.find_others(stopped)
     outcome = best.outcome(space)
     return replace(
@@ -309,31 +310,35 @@ def search(
     )
 
 
-def first_plan(
-    request: SpaceRequest,
-    limits: Limits,
-    evaluator: Evaluator,
-    order: Order,
-    *,
-    most: float | None = None,
-    found: Outcome | None = None,
-) -> PricedPlans | None:
+_Rivals = tuple[float, tuple[float, float]]
+_ALONE: _Rivals = (math.inf, (math.inf, math.inf))
+
+
+def _reached(beside: Sequence[Outcome], order: Order, keep: int) -> _Rivals:
+    """Return the least objective of the last of ``keep`` plans, and GPUs and objective of the first on the fewest."""
+    lasts = [order.values(one.best)[-1] for one in beside if one.best is not None and one.best.size == keep]
+    smallest = [one.smallest for one in beside if one.smallest is not None]
+    firsts = [(float(one.configurations.gpus[0]), float(order.values(one)[0])) for one in smallest]
+    return min(lasts, default=math.inf) * (1 + SLACK), min(firsts, default=_ALONE[1])
+
+
+def first_plan(asked: Asked, *, most: float | None = None, found: Outcome | None = None) -> PricedPlans | None:
     """Return the first plan in order and nothing beside it; None: nothing satisfies the request.
 
     In a space of more than MOST_PRICED the first one in the order without its leading key. Where ``most`` of the
     objective is given, plans that exceed it need not be looked for, nor any that takes longer than limits allow.
     ``found``: of a search that differs in limits and order alone, whose prices and bounds are used again.
     """
-    space = space_of(request, limits)
+    space, evaluator, order = asked.space, asked.evaluator, asked.order
     if order.leading is not None and space.inside > MOST_PRICED:
         order = replace(order, leading=None)
-    rules = Rules.of(request, limits, space.precisions, order)
+    rules = replace(asked.rules(space), order=order)
     if found is not None and found.lawful is not None:
         return order.best(rules.within_limits(found.lawful), 1)
     progress = Progress(evaluator, order, rules, keep=1, wants_smallest=False)
     if order.leading is None and (most is not None or space.inside > PRICED_WHOLE):
         most = math.inf if most is None else most * (1 + SLACK)
-        most_s = seconds_allowed(request.most, order) * (1 + SLACK)
+        most_s = seconds_allowed(asked.request.most, order) * (1 + SLACK)
         parts = found.parts if found is not None and found.parts else parts_of(space, evaluator)
         _Bounded(_AllParts(parts, order, most_s), progress, most).find_best(None)
     else:
@@ -375,10 +380,10 @@ class _AllParts:
 
 
 class _Bounded:
-    """A search through parts until none promises anything of what is looked for."""
+    """A search through parts until none promises anything of what is looked for; ``rivals``: see :func:`_reached`."""
 
-    def __init__(self, parts: _AllParts, progress: Progress, most: float = math.inf) -> None:
-        self.parts, self.progress, self.most = parts, progress, most
+    def __init__(self, parts: _AllParts, progress: Progress, most: float = math.inf, rivals: _Rivals = _ALONE) -> None:
+        self.parts, self.progress, self.most, self.rivals = parts, progress, most, rivals
         self.remaining: float | None = None  # where it was stopped: the least objective of the part it was in
         self._stairs: tuple[PricedPlans, Stairs] | None = None
 
@@ -431,18 +436,23 @@ class _Bounded:
             self.progress.price(batch)
 
     def _may_be_best(self, value: FloatArray, *_: IntArray) -> BoolArray:
-        best = self.progress.best
-        return np.asarray(value <= (self.most if best is None or best.size < self.progress.keep else self._last(best)))
+        best, most = self.progress.best, self.most
+        if best is not None:
+            last = self._last(best) if best.size == self.progress.keep else most
+            most = min(last, max(self.rivals[0], self._last(best.take(slice(1)))))
+        return np.asarray(value <= most)
 
     def _may_be_another(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
         return self._may_be_in_front(value, gpus, distance) | self._may_be_fewest(value, gpus)
 
     def _may_be_fewest(self, value: FloatArray, gpus: IntArray, *_: IntArray) -> BoolArray:
-        found = self.progress.smallest
+        found, (fewest, first) = self.progress.smallest, self.rivals[1]
+        is_ahead = np.asarray((gpus < fewest) | ((gpus == fewest) & (value <= first * (1 + SLACK))))
         if found is None:
-            return np.ones(gpus.size, dtype=np.bool_)
+            return is_ahead
         least, is_enough = found.configurations.gpus[-1], found.size == len(found.configurations.precisions)
-        return np.asarray((gpus < least) | ((gpus == least) & ((value <= self._last(found)) | (not is_enough))))
+        is_before = (gpus < least) | ((gpus == least) & ((value <= self._last(found)) | (not is_enough)))
+        return np.asarray(is_ahead & is_before)
 
     def _may_be_in_front(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
         front, order = self.progress.pareto, self.parts.order
@@ -489,30 +499,23 @@ def without_refinement(request: SpaceRequest) -> SpaceRequest:
 
 @dataclass(frozen=True)
 class Refined:
-    """A searcher whose leading plans are refined.
-
-    Attributes
-    ----------
-    values : mapping of axis to its value in refined plans
-    """
+    """A searcher whose leading plans are refined; ``values``: axis -> its value in refined plans."""
 
     values: Mapping[str, str]
     searcher: Searcher = search
 
-    def __call__(
-        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
-    ) -> Outcome:
-        """Return the best ``keep`` plans, of which the leading ones are refined."""
-        outcome = self.searcher(request, limits, evaluator, order, keep=keep, pareto=pareto)
-        split = limits.split
+    def __call__(self, asked: Asked, *, keep: int, pareto: bool, beside: Sequence[Outcome] = ()) -> Outcome:  # noqa: ARG002 - as below
+        """Return the best ``keep`` plans, the leading ones refined, by which they may be ahead of all ``beside``."""
+        outcome = self.searcher(asked, keep=keep, pareto=pareto)
+        request, split, order = asked.request, asked.limits.split, asked.order
         if outcome.best is None or split is None:
             return outcome
         leaders = outcome.best.take(slice(LEADERS)).configurations
         refined = self._refined(leaders, _more_chunks(leaders, request, split), split.network)
         if not refined.size:
             return outcome
-        rules = Rules.of(request, limits, refined.precisions, order)
-        plans = PricedPlans(refined, evaluator.evaluate(refined))
+        rules = Rules.of(request, asked.limits, refined.precisions, order)
+        plans = PricedPlans(refined, asked.evaluator.evaluate(refined))
         fits = plans.predictions.memory_bytes <= split.capacity_bytes
         plans = plans.take(fits & (rules.why_not_after_pricing(plans) == LAWFUL))
         best = order.best(self._better(order, outcome.best, plans), keep)

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from itertools import product
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,16 +26,16 @@ from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import CoverageError, PlannerError, Refusal, UsageError
 from planner.search.bases import SplitLimits
-from planner.search.exhaustive import Outcome, Rules, Stopped, check_target
-from planner.search.ranking import Evaluator, Order, check_limits, order_of, rounded
+from planner.search.exhaustive import Asked, Outcome, Stopped, check_target
+from planner.search.ranking import Order, check_limits, order_of, rounded
 from planner.search.search import search
-from planner.search.space import Limits, space_of
+from planner.search.space import Limits
+from planner.sources.overheads import Overheads
 from planner.sources.sources import Sources, candidate_precisions, check_candidate
 from planner.steps import predict
-from planner.steps.compute import ComputeCases, memory_rules
+from planner.steps.compute import PASSES, ComputeCases, host_s, memory_rules, scaled
 from planner.steps.host_and_gpu import STAGES
 from planner.steps.price import Pricer
-from planner.steps.step_costs import StepCosts
 from planner.workload.fusion import composed_kinds, idle_fusions, with_attention
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
@@ -169,16 +170,6 @@ def _split_limits(problem: Problem, evaluator: predict.Evaluator) -> SplitLimits
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request, what the machine allows of it, and what prices and orders its plans."""
-
-    request: SpaceRequest
-    limits: Limits
-    evaluator: Evaluator
-    order: Order
-
-
-@dataclass(frozen=True)
 class Searchable(Asked):
     """The request to one framework, or of one group of nodes."""
 
@@ -206,13 +197,11 @@ def searchable_among(
         try:
             evaluator = kept_evaluator(problem, like)
             order, limits = order_and_limits(problem, request, evaluator)
-            order = over_leasts(order, request, limits, evaluator, stopped)
+            searchable.append(over_leasts(Searchable(request, limits, evaluator, order, problem), stopped))
         except (CoverageError, UsageError) as error:
             if stopped is not None and stopped():
                 raise
             errors[problem.settings.framework.label] = error
-        else:
-            searchable.append(Searchable(request, limits, evaluator, order, problem))
     return least_of_all(searchable)
 
 
@@ -225,33 +214,30 @@ def least_of_all(searchable: Sequence[SomeAsked]) -> list[SomeAsked]:
     return [replace(one, order=replace(one.order, leasts=leasts, baseline=baseline)) for one in searchable]
 
 
-def over_leasts(
-    order: Order, request: SpaceRequest, limits: Limits, evaluator: Evaluator, stopped: Stopped | None = None
-) -> Order:
-    """Return an order in which each term of a weighted objective is over its least of all plans of a request.
+def over_leasts(asked: SomeAsked, stopped: Stopped | None = None) -> SomeAsked:
+    """Return a request in whose order each term of a weighted objective is over its least of all plans.
 
-    Where efficiency is limited it has the baseline too, the fastest plan on the fewest devices but for that limit.
-
-    That of a single quantity stays, and so does any where no plan satisfies the request. Of a search that was
-    ``stopped`` it is the least so far.
+    Where efficiency is limited it has the baseline too, the fastest plan on the fewest devices but for that limit. That
+    of a single quantity stays, as any does that no plan satisfies. Once ``stopped`` it is the least so far.
 
     UsageError: the space is too large to be searched, or the search was to end before a plan was found.
     """
-    leasts: dict[str, float] = {}
+    order, leasts = asked.order, dict[str, float]()
     for term in weights_of(order.objective) if order.is_sum else ():
         alone = replace(order, objective=term, leasts={})
-        best = search(request, limits, evaluator, alone, keep=1, stopped=stopped).best
+        best = search(replace(asked, order=alone), keep=1, stopped=stopped).best
         if best is not None:
             leasts[term] = float(alone.values(best)[0])
-    order = replace(order, leasts=leasts)
-    if "efficiency" not in request.most:
-        return order
-    rest = request.changed(most={name: one for name, one in request.most.items() if name != "efficiency"})
-    smallest = search(rest, limits, evaluator, order, keep=1, stopped=stopped).smallest
+    asked, most = replace(asked, order=replace(order, leasts=leasts)), asked.request.most
+    if "efficiency" not in most:
+        return asked
+    rest = asked.request.changed(most={name: one for name, one in most.items() if name != "efficiency"})
+    smallest = search(replace(asked, request=rest), keep=1, stopped=stopped).smallest
     if smallest is None:
-        return order
+        return asked
     gpus = int(smallest.configurations.gpus[0])
-    return replace(order, baseline=(gpus, gpus / float(smallest.predictions.samples_per_s[0])))
+    baseline = gpus, gpus / float(smallest.predictions.samples_per_s[0])
+    return replace(asked, order=replace(asked.order, baseline=baseline))
 
 
 LAST_RESORT = "as nothing fits otherwise"
@@ -272,8 +258,7 @@ def with_last_resort(asked: Sequence[SomeAsked]) -> list[SomeAsked]:
         wider += [replace(one, request=request.changed(**more))] if any(more.values()) else []
     if any(map(fits_somewhere, asked if wider else ())) or not any(map(fits_somewhere, wider)):
         return []
-    each = (replace(one, order=over_leasts(one.order, one.request, one.limits, one.evaluator)) for one in wider)
-    return least_of_all(list(each))
+    return least_of_all(list(map(over_leasts, wider)))
 
 
 def with_nearest_batch(asked: Sequence[SomeAsked], outcomes: Sequence[Outcome]) -> list[SomeAsked]:
@@ -296,8 +281,7 @@ def with_nearest_batch(asked: Sequence[SomeAsked], outcomes: Sequence[Outcome]) 
 
 def fits_somewhere(one: Asked) -> bool:
     """Return whether any candidate in the window fits in memory."""
-    space = space_of(one.request, one.limits)
-    rules = Rules.of(one.request, one.limits, space.precisions, one.order)
+    rules = one.rules(space := one.space)
     return any(rules.fits(rows).any() for rows in space.chunks())
 
 
@@ -326,6 +310,11 @@ _OF_TABLES = (
     "pads_vocabulary", "pads_products",
 )  # fmt: skip
 """Fields that the tables of compute are made from, besides ``launch`` where it composes kernels."""
+_NUMBERS = attrgetter(
+    "kernel_scale", "convolution_scale", "product_scale", "host_s_per_call", "host_s_per_layer",
+    "wait_inside", "wait_between", "exponent", "matched",
+)  # fmt: skip
+"""Of overheads, what times on one device follow from."""
 _SUB_BATCHES = (1, 32)
 _STAGES = len(STAGES)
 
@@ -397,7 +386,7 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
 
     ``problems`` differ in the switches of a framework alone, smaller sets first; ``precisions``, ``modes``: of plans.
     """
-    shared = _Shared({}, {})
+    shared = _Shared({}, {}, {})
     sources = Sources(problems[0])
     terms = [_terms(sources.of_problem(one), precisions, modes, shared) for one in problems]
     useful, sets = [_useful(one) for one in problems], [{*one.settings.framework.switched} for one in problems]
@@ -448,33 +437,56 @@ def _useful(problem: Problem) -> Framework:
 
 
 class _Shared(NamedTuple):
-    """What sets of switches share: kernels by framework and precision (None: no price), memory by network and rules."""
+    """What sets of switches share: kernels by framework and precision (None: no price), and what follows from them.
+
+    Times by kernels, launch and overheads; memory by network and rules.
+    """
 
     compute: dict[tuple[Framework, str], ComputeCases | None]
+    seconds: dict[tuple[Any, ...], FloatArray]
     memory: dict[tuple[int, MemoryRules], FloatArray]
 
 
 def _terms(sources: Sources, precisions: Sequence[str], modes: Sequence[str], shared: _Shared) -> FloatArray:
     """Return terms of plans on one device, rounded, shape (sub-batches, 13, precisions x modes); NaN: not priced.
 
-    Columns are those of :meth:`planner.steps.step_costs.StepCosts.on_one_device`, and memory. ``shared``: what computes
-    the same kernels, and memory by the same rules.
+    Columns are those of :func:`_on_one_device`, and memory. ``shared``: with other problems of the same network.
     """
-    columns, alike = [], of_tables(sources.problem)
+    columns, alike, sub_batches = [], of_tables(sources.problem), np.array(_SUB_BATCHES)
     for precision, mode in product(precisions, modes):
-        key, costs = (alike, precision), None
-        if shared.compute.get(key) is not None or key not in shared.compute:
+        if (alike, precision) not in shared.compute:
+            shared.compute[alike, precision] = None
             with suppress(CoverageError):
-                costs = StepCosts(sources, precision, shared.compute.get(key), mode=mode)
-        shared.compute.setdefault(key, costs.compute if costs else None)
-        if costs is None:
+                shared.compute[alike, precision] = ComputeCases(sources, precision)
+        if (compute := shared.compute[alike, precision]) is None:
             columns.append(np.full((len(_SUB_BATCHES), 2 * _STAGES + 5), np.nan))
             continue
-        rules = id(sources.problem.network), costs.ledger.rules
+        overheads = sources.overheads(precision, mode)
+        times = alike, precision, sources.problem.settings.framework.launch, *_NUMBERS(overheads)
+        if times not in shared.seconds:
+            shared.seconds[times] = _on_one_device(sources, compute, overheads)
+        rules = id(sources.problem.network), memory_rules(sources, precision, mode)
         if rules not in shared.memory:
-            shared.memory[rules] = costs.ledger.totals(Configurations.having(sub_batch=np.array(_SUB_BATCHES)))
-        columns.append(np.column_stack([costs.on_one_device(np.array(_SUB_BATCHES)), shared.memory[rules]]))
+            ledger = Memory(sources.problem.network, rules[1])
+            shared.memory[rules] = ledger.totals(Configurations.having(sub_batch=sub_batches))
+        columns.append(np.column_stack([shared.seconds[times], shared.memory[rules]]))
     return rounded(np.stack(columns, axis=-1))
+
+
+def _on_one_device(sources: Sources, compute: ComputeCases, overheads: Overheads) -> FloatArray:
+    """Return what makes the time of _SUB_BATCHES on one device, shape (sub-batches, 12).
+
+    GPU time by stage and host time by stage [s], in the order of STAGES; spreads that replicas wait for, and the
+    exponent that composes the times and its negative: where no column is larger, no step is longer.
+    """
+    of, sub_batch = np.zeros(len(_SUB_BATCHES), dtype=np.int64), np.array(_SUB_BATCHES)
+    compute.cases.ensure(of, sub_batch)
+    units, rows, table = compute.ranks[0].units, compute.cases.rows(of, sub_batch), compute.cases.columns
+    number, passes = np.bincount(units.sequence, minlength=units.distinct), [PASSES.index(name) for name in STAGES]
+    seconds = scaled(table.kernel_s, overheads), host_s(sources, overheads, table.counts, table.layers)
+    kernels, host = (np.asarray(one)[rows][:, passes] @ number for one in seconds)
+    rest = overheads.wait_inside, overheads.wait_between, overheads.exponent, -overheads.exponent
+    return np.column_stack([kernels, host, np.broadcast_to(rest, (sub_batch.size, len(rest)))])
 
 
 def one_more(framework: Framework) -> Iterator[Framework]:

@@ -130,16 +130,8 @@ class Space:
     def near(self, target: int, largest: IntArray) -> Iterator[tuple[int, Configurations]]:
         """Yield the synchronous candidates outside the window that are nearest to a target on either side.
 
-        Parameters
-        ----------
-        target : mini-batch [samples]
-        largest : ndarray of int, shape (precisions, modes), sub-batch that fits in memory
-
-        Yields
-        ------
-        int
-            Position in REASONS of why they are refused.
-        Configurations
+        Each with the position in REASONS of why they are refused. ``target``: mini-batch [samples]; ``largest``:
+        ndarray of int, shape (precisions, modes), sub-batch that fits in memory.
         """
         for plans, kinds in self.open_blocks():
             yield from plans.near(kinds, target, int(largest[kinds[0], MODES.index(plans.mode)]))

@@ -33,14 +33,13 @@ from planner.domain.suggestion import (
 )
 from planner.errors import ParameterError, UsageError
 from planner.search.choice import Ranking, distinct_plans, ranked
-from planner.search.exhaustive import Outcome, Stopped, lawful_plans
+from planner.search.exhaustive import Asked, Outcome, Stopped, lawful_plans
 from planner.search.explain import typed_values
 from planner.search.loosen import loosenings
-from planner.search.ranking import Evaluator, Order, PricedPlans
+from planner.search.ranking import Order, PricedPlans
 from planner.search.search import search
 from planner.search.searchable import (
     NEAREST_BATCH,
-    Asked,
     Searchable,
     least_of_all,
     limits_of,
@@ -69,26 +68,17 @@ def sweep(
     """
     evaluator = predict.Evaluator(problem)
     order, limits = order_and_limits(problem, request, evaluator)
-    return sweep_with(evaluator, order, limits, request, provenance, stopped=stopped)
+    return sweep_with(Asked(request, limits, evaluator, order), provenance, stopped=stopped)
 
 
-def sweep_with(
-    evaluator: Evaluator,
-    order: Order,
-    limits: Limits,
-    request: SpaceRequest,
-    provenance: Mapping[str, Sourced[object]],
-    *,
-    stopped: Stopped | None = None,
-) -> Sweep:
+def sweep_with(asked: Asked, provenance: Mapping[str, Sourced[object]], *, stopped: Stopped | None = None) -> Sweep:
     """Return the sweep, given what prices and orders plans; no plans where nothing satisfies the request."""
-    asked = Asked(request, limits, evaluator, over_leasts(order, request, limits, evaluator, stopped))
-    for one in with_last_resort([asked]) or [asked]:
-        request, order = one.request, one.order
-    candidates = space_of(request, limits).candidates
+    asked = over_leasts(asked, stopped)
+    (asked,) = with_last_resort([asked]) or [asked]
+    order, candidates = asked.order, asked.space.candidates
     best: PricedPlans | None = None
     evaluated = 0
-    for plans in lawful_plans(request, limits, evaluator, order):
+    for plans in lawful_plans(asked):
         evaluated += plans.size
         best = _firsts(order, plans if best is None else best.joined(plans))
         if stopped is not None and stopped() and evaluated:
@@ -187,8 +177,7 @@ def _with(one: Searchable, name: str, factor: float, stopped: Stopped) -> Search
         limits = limits_of(problem, one.request)
     if name != "memory of a device" or problem.settings.chooses_order:  # the fastest order of ranks is one that fits
         evaluator = predict.Evaluator(problem, like=one.evaluator)
-    order = over_leasts(one.order, one.request, limits, evaluator, stopped)
-    return Searchable(one.request, limits, evaluator, order, problem)
+    return over_leasts(Searchable(one.request, limits, evaluator, one.order, problem), stopped)
 
 
 def _best(searchable: Sequence[Searchable], stopped: Stopped) -> Ranking | None:
@@ -196,7 +185,7 @@ def _best(searchable: Sequence[Searchable], stopped: Stopped) -> Ranking | None:
     parts = {}
     for at, one in enumerate(searchable):
         keep = len(one.request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
-        best = search(one.request, one.limits, one.evaluator, one.order, keep=keep, stopped=stopped).best
+        best = search(one, keep=keep, stopped=stopped).best
         if best is not None:
             parts[at] = distinct_plans(one.order, best)
     return ranked(searchable[0].order, parts).take([0]) if parts else None
@@ -206,7 +195,7 @@ def _value(one: Searchable, plan: Configuration) -> float | None:
     """Return the objective of a plan; None: it does not satisfy the request."""
     pinned = one.request.changed(**{axis.name: (getattr(plan, axis.name),) for axis in AXES})
     try:
-        alone = search(pinned, one.limits, one.evaluator, one.order, keep=1).best
+        alone = search(replace(one, request=pinned), keep=1).best
     except UsageError:  # no space has it, as one whose sub-batch fits no more
         return None
     return None if alone is None else float(one.order.values(alone)[0])
@@ -276,11 +265,11 @@ class Among(Asked):
 def why_nots(among: Sequence[Among], asked: ByAxis) -> list[WhyNot]:
     """Return the answer of each framework about plans with certain values, with its rank among the plans of all."""
     among = with_last_resort(among) or among
-    wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
+    wholes = [search(one, keep=1) for one in among]
     if wider := with_nearest_batch(among, wholes):
         width: Sourced[object] = Sourced({"sync": wider[0].request.tolerance_sync}, NEAREST_BATCH)
         among = [replace(one, provenance={**one.provenance, "tolerance": width}) for one in wider]
-        wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
+        wholes = [search(one, keep=1) for one in among]
     firsts = [_ranked(one, of.best) for one, of in zip(among, wholes, strict=True) if of.best is not None]
     first = min(firsts, key=lambda one: one.objective) if firsts else None
     return [_why_not(among, at, asked, first) for at in range(len(among))]
@@ -302,7 +291,7 @@ def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan |
     if not space.candidates and limits.split:
         of, tried = limits.split, {one.name: some for one in AXES if one.splits and (some := pinned[one.name])}
         outside += tuple(filter(None, [why_unlawful(of.network, of.framework, tried)]))
-    outcome = search(pinned, limits, own.evaluator, own.order, keep=1)
+    outcome = search(replace(own, request=pinned, limits=limits), keep=1)
     best = None if outcome.best is None else _ranked(own, outcome.best)
     ways = () if best else loosenings(replace(own, request=pinned), outcome)
     return WhyNot(
@@ -331,7 +320,7 @@ def _rank(among: Sequence[Among], at: int, outcome: Outcome) -> tuple[int | None
     for place, other in enumerate(among):
         keys = of.keys if place == at else of.keys_but_precision
         own = keys(outcome.best)
-        for plans in lawful_plans(other.request, other.limits, other.evaluator, other.order):
+        for plans in lawful_plans(other):
             rank += _before(own, keys(plans), is_after_equal=place < at)
             total += plans.size
     return rank, total

@@ -35,14 +35,13 @@ from planner.search.choice import (
     times_of_best,
     without_plan,
 )
-from planner.search.exhaustive import Watch, unwatched
+from planner.search.exhaustive import Asked, Outcome, Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_over_limits, whys_pareto
 from planner.search.ranking import Order, fewest_first
 from planner.search.search import Searcher, first_plan, search
 from planner.search.searchable import (
     LAST_RESORT,
     NEAREST_BATCH,
-    Asked,
     Gains,
     Searchable,
     Settings,
@@ -164,11 +163,11 @@ def _searches(
     searchable: Sequence[Searchable], searcher: Searcher, errors: dict[str, PlannerError], *, several: bool
 ) -> tuple[list[Searchable], list[Searched]]:
     """Return the requests that were searched, with outcomes; ``errors`` collects by framework why others were not."""
-    searched, searches = [], []
+    searched, searches = [], list[Searched]()
     for each in searchable:
         framework = each.problem.settings.framework
         try:
-            one = searched_by(each, searcher)
+            one = searched_by(each, searcher, [one.outcome for one in searches])
         except (CoverageError, UsageError) as error:
             errors[framework.label] = error
             continue
@@ -233,14 +232,14 @@ def _lossy(asked: Sequence[tuple[Problem, SpaceRequest]], plan: Plan | None) -> 
             yield lossy_warning(evaluator, configuration, f"plan {plan.position}", name)
 
 
-def searched_by(one: Asked, searcher: Searcher = search) -> Searched:
-    """Search a request and return the outcome."""
+def searched_by(one: Asked, searcher: Searcher = search, beside: Sequence[Outcome] = ()) -> Searched:
+    """Search a request and return the outcome; ``beside``: of others whose plans share its ranking."""
     request = one.request
     names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, MOST_COMPARED) + 1) * names  # the last reported one is compared with the next
     if request.modes == ("async",):
         keep = max(keep, MOST_KEPT)
-    outcome = searcher(request, one.limits, one.evaluator, one.order, keep=keep, pareto=request.pareto)
+    outcome = searcher(one, keep=keep, pareto=request.pareto, beside=beside)
     return Searched(request, one.limits, one.evaluator, one.order, outcome)
 
 
@@ -312,7 +311,7 @@ def _with_knee(searches: Sequence[Searched], order: Order, ranking: Ranking) -> 
         name, limit = ("epoch", seconds) if order.has_dataset else ("samples-per-s", 1 / seconds)
         within = (min if order.has_dataset else max)(limit, asked.get(name, limit))
         request = one.request.changed(most={**asked, name: within})
-        plan = first_plan(request, one.limits, one.evaluator, by_hours, most=least, found=one.outcome)
+        plan = first_plan(replace(one, request=request, order=by_hours), most=least, found=one.outcome)
         if plan is not None and plan.size and (hours := float(by_hours.values(plan)[0])) <= least:
             least, knee = hours, (at, in_all_precisions(order, one.evaluator, plan))
     if knee is None:

@@ -93,6 +93,7 @@ class Sources:
         self._kernels: dict[tuple[str, str, str], Source | None] = {}
         self._products: dict[tuple[int, str], Source] = {}
         self._overheads: dict[tuple[str, str], Overheads] = {}
+        self._speed_ups: dict[tuple[int, ...], float] = {}
         self._layer_calls: dict[str, LayerCalls] = {}
         self._measured_steps: dict[str, MeasuredSteps | None] = {}
         self._looks_up = True
@@ -302,11 +303,15 @@ class Sources:
 
     def _speed_up(self, kind: str) -> float:
         """Return the time of typical calls in fp32 over that in TF32, infinite where either is not known."""
-        work = dict(zip(WORK_COLUMNS[kind], np.array(TYPICAL_CALLS[kind], dtype=np.float64).T, strict=True))
-        work |= {"itemsize": np.array(4.0)} | {name: np.array(x) for name, x in transposition(kind, FORWARD).items()}
-        sources = [self.find_kernel(kind, FORWARD, precision) for precision in ("fp32", "tf32")]
-        wide_s, narrow_s = (0.0 if one is None else float(evaluate(one.entry, work).sum()) for one in sources)
-        return wide_s / narrow_s if wide_s and narrow_s else inf
+        found = (self.find_kernel(kind, FORWARD, precision) for precision in ("fp32", "tf32"))
+        entries = [None if one is None else one.entry for one in found]
+        if (key := tuple(map(id, entries))) not in self._speed_ups:
+            work = dict(zip(WORK_COLUMNS[kind], np.array(TYPICAL_CALLS[kind], dtype=np.float64).T, strict=True))
+            more = {"itemsize": 4.0, **transposition(kind, FORWARD)}
+            work |= {name: np.array(value) for name, value in more.items()}
+            wide_s, narrow_s = (0.0 if one is None else float(evaluate(one, work).sum()) for one in entries)
+            self._speed_ups[key] = wide_s / narrow_s if wide_s and narrow_s else inf
+        return self._speed_ups[key]
 
     @cached_property
     def _overhead_sources(self) -> tuple[tuple[Source, bool], ...]:

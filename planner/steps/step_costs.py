@@ -23,8 +23,8 @@ from planner.domain.precision import precision_named
 from planner.numbers import constant
 from planner.sources.source import Source
 from planner.sources.sources import Sources
-from planner.steps.compute import PASSES, ComputeCases, UnitTable, host_s, memory_rules, scaled, term_of
-from planner.steps.host_and_gpu import STAGES, TOGETHER, WITH_RECOMPUTE, together_s
+from planner.steps.compute import ComputeCases, UnitTable, host_s, memory_rules, scaled, term_of
+from planner.steps.host_and_gpu import TOGETHER, WITH_RECOMPUTE, together_s
 from planner.steps.tables import RowTable
 from planner.workload.memory import Memory
 from planner.workload.placement import Placement
@@ -154,21 +154,6 @@ class StepCosts:
         """Return times [s] of an operation between all copies of the network, of the shape of the buffers."""
         sources = self.ring.sources if self.ring else self.sources
         return operation_s(sources, operation, buffer_bytes, self.copies(groups), self.gradient_entry)
-
-    def on_one_device(self, sub_batch: IntArray) -> FloatArray:
-        """Return what makes the time of sub-batches on one device, shape (s, 12).
-
-        GPU time by stage and host time by stage [s], in the order of STAGES; spreads that replicas wait for, and the
-        exponent that composes the times and its negative: where no column is larger, no step is longer.
-        """
-        cases, of = self.compute.cases, np.zeros(sub_batch.size, dtype=np.int64)
-        cases.ensure(of, sub_batch)
-        units, passes = self.compute.ranks[0].units, [PASSES.index(name) for name in STAGES]
-        number = np.bincount(units.sequence, minlength=units.distinct)
-        kernels, host = (one[cases.rows(of, sub_batch)][:, passes] @ number for one in self.of_rows(units_s))
-        waits = self.overheads.wait_inside, self.overheads.wait_between
-        rest = (*waits, self.overheads.exponent, -self.overheads.exponent)
-        return np.column_stack([kernels, host, np.broadcast_to(rest, (sub_batch.size, len(rest)))])
 
     def of_rows(self, make: OfRows) -> tuple[FloatArray, ...]:
         """Return what follows from the table of compute row by row, worked out once of each row."""

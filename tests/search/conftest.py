@@ -19,8 +19,9 @@ from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quanti
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Suggestion
 from planner.errors import Refusal
+from planner.search.exhaustive import Asked
 from planner.search.ranking import Order, PricedPlans
-from planner.search.searchable import Asked, over_leasts
+from planner.search.searchable import over_leasts
 from planner.search.space import Limits
 from planner.search.suggest import answer_of, searched_by
 from planner.steps import predict
@@ -206,5 +207,5 @@ def suggest_with(
         found: tuple[list[Description], Deviation] = evaluator.compare(plans, window=request.window)
         return found
 
-    order = over_leasts(order, request, limits, evaluator)
-    return answer_of([searched_by(Asked(request, limits, evaluator, order))], provenance, compare)
+    asked = over_leasts(Asked(request, limits, evaluator, order))
+    return answer_of([searched_by(asked)], provenance, compare)

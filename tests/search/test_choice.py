@@ -30,7 +30,7 @@ from planner.search.choice import (
     lines_of,
     probability_better,
 )
-from planner.search.exhaustive import lawful_plans
+from planner.search.exhaustive import Asked, lawful_plans
 from planner.search.explain import listed_positions
 from planner.search.searchable import order_and_limits
 from planner.steps.predict import Evaluator, compare_among
@@ -296,7 +296,7 @@ def test_no_asynchronous_plan_that_was_priced_and_is_tied_has_fewer_gpus_or_is_a
     order, limits = order_and_limits(problem, request)
     evaluator = Evaluator(problem)
     chosen = suggest_with(evaluator, order, limits, request, {}).chosen_plan
-    (priced,) = lawful_plans(request, limits, evaluator, order)
+    (priced,) = lawful_plans(Asked(request, limits, evaluator, order))
     plans = order.best(priced, priced.size)
     assert plans.size > MOST_COMPARED
     _, deviation = compare_among([evaluator], None, [0] * plans.size, plans.configurations)

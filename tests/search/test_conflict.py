@@ -14,9 +14,9 @@ from planner.domain.axes import AXES as ALL
 from planner.domain.configuration import Configuration
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
+from planner.search.exhaustive import Asked
 from planner.search.loosen import Loosener, constraints_of, smallest_conflict
 from planner.search.search import search
-from planner.search.searchable import Asked
 from tests.search.conftest import GIB, SyntheticMachine
 
 MACHINE = SyntheticMachine(capacity=8 * GIB)  # six samples fit in fp32, eight in fp16
@@ -105,7 +105,7 @@ REQUESTS = st.builds(
 @given(REQUESTS)
 def test_no_plan_keeps_to_all_that_is_named_and_some_to_all_but_one(request: SpaceRequest) -> None:
     order = MACHINE.order(request)
-    outcome = search(request, LIMITS, MACHINE, order, keep=1)
+    outcome = search(Asked(request, LIMITS, MACHINE, order), keep=1)
     assume(outcome.best is None)
     every = tuple(one.text for one in constraints_of(request, order, LIMITS))
     assert not fits(request, every)

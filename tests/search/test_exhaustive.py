@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.domain.configuration import MODES, Configuration, Configurations
 from planner.domain.request import SpaceRequest
 from planner.search import block, exhaustive, space
-from planner.search.exhaustive import Outcome
+from planner.search.exhaustive import Asked, Outcome
 from planner.search.search import search
 
 OFTEN = settings(max_examples=20)
@@ -37,7 +37,7 @@ REQUESTS = st.builds(
 
 def searched(machine: Any, request: SpaceRequest, keep: int = 4, limits: Any = None) -> Outcome:
     limits = limits or machine.limits()
-    return search(request, limits, machine, machine.order(request), keep=keep, pareto=True)
+    return search(Asked(request, limits, machine, machine.order(request)), keep=keep, pareto=True)
 
 
 def records(outcome: Outcome) -> list[Configuration]:
@@ -276,5 +276,5 @@ def test_cheap_reasons_come_before_the_price(machine: Any) -> None:
 
     counting = Counting()
     request = SpaceRequest(36).changed(precision=("fp32",), mode=("sync",), sub_batch=tuple(range(1, 40)))
-    outcome = search(request, machine.limits(), counting, machine.order(request), keep=1)
+    outcome = search(Asked(request, machine.limits(), counting, machine.order(request)), keep=1)
     assert counting.asked == outcome.evaluated < outcome.candidates

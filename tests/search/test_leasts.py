@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from planner.domain.configuration import MODES, Configuration
 from planner.domain.objective import weights_of
 from planner.domain.request import SpaceRequest
+from planner.search.exhaustive import Asked
 from planner.search.searchable import over_leasts
 from planner.search.studies import Among, sweep_with, why_nots
 from tests.search.conftest import suggest_with
@@ -63,9 +64,9 @@ def test_the_sum_of_each_term_over_its_least_is_minimised(machine: Any, request:
         assert plan.objective == pytest.approx(of_plan[plan.prediction.configuration], rel=1e-8)
     in_order = [plan.objective for plan in answer.plans]
     assert in_order == sorted(in_order, key=lambda one: one or 0.0)
-    swept = sweep_with(machine, order, limits, request, {})
+    swept = sweep_with(Asked(request, limits, machine, order), {})
     assert swept.best.objective == answer.plans[0].objective
-    among = Among(request, limits, machine, over_leasts(order, request, limits, machine), {})
+    among = Among(request, limits, machine, over_leasts(Asked(request, limits, machine, order)).order, {})
     (why,) = why_nots([among], {"nodes": (answer.plans[0].prediction.configuration.nodes,)})
     assert (why.rank, why.first and why.first.objective) == (1, answer.plans[0].objective)
 

@@ -15,7 +15,7 @@ import pytest
 from planner.domain.configuration import Configuration
 from planner.domain.request import SpaceRequest
 from planner.errors import InputFileError, UsageError
-from planner.search.exhaustive import Outcome, lawful_plans
+from planner.search.exhaustive import Asked, Outcome, lawful_plans
 from planner.search.optuna_search import LawfulPlans, OptunaSearch
 from planner.search.optuna_study import GRACE_S, Sampler, StudyPlace
 from planner.search.ranking import PricedPlans
@@ -28,7 +28,7 @@ BOTH = SpaceRequest(60, tolerance_sync=0.2, tolerance_async=0.4).changed(mode=("
 
 def asked(machine: Any, request: SpaceRequest, search_by: OptunaSearch, keep: int = 600) -> Outcome:
     limits, order = machine.limits(), machine.order(request)
-    return search_by(request, limits, machine, order, keep=keep, pareto=request.pareto)
+    return search_by(Asked(request, limits, machine, order), keep=keep, pareto=request.pareto)
 
 
 def records(plans: Any) -> list[Configuration]:
@@ -40,7 +40,7 @@ def test_all_lawful_plans_are_tried_once_when_trials_suffice(machine: Any, reque
     """A search that goes to the end is an exhaustive one: same plans, in the same order, and it says so."""
     searcher = OptunaSearch(10_000, starts=False)
     outcome = asked(machine, request_of, searcher, keep=6000)
-    exact = search(request_of, machine.limits(), machine, machine.order(request_of), keep=1000)
+    exact = search(Asked(request_of, machine.limits(), machine, machine.order(request_of)), keep=1000)
     assert exact.best is not None
     assert outcome.best is not None
     assert records(outcome.best) == records(exact.best)
@@ -92,7 +92,7 @@ def test_the_same_seed_gives_the_same_trials(machine: Any) -> None:
 
 
 def test_it_starts_from_the_best_plan_of_the_space(machine: Any) -> None:
-    exact = search(SYNC, machine.limits(), machine, machine.order(SYNC), keep=1)
+    exact = search(Asked(SYNC, machine.limits(), machine, machine.order(SYNC)), keep=1)
     outcome = asked(machine, SYNC, OptunaSearch(1), keep=1)
     assert exact.best is not None
     assert outcome.best is not None
@@ -114,7 +114,7 @@ def test_several_objectives_give_a_front(machine: Any) -> None:
     assert some.method == "optuna (TPE), 60 trials"
     assert some.pareto is not None
     every = asked(machine, request, OptunaSearch(10_000, starts=False))
-    exact = search(request, machine.limits(), machine, machine.order(request), keep=5, pareto=True)
+    exact = search(Asked(request, machine.limits(), machine, machine.order(request)), keep=5, pareto=True)
     assert every.pareto is not None
     assert exact.pareto is not None
     assert records(every.pareto) == records(exact.pareto)
@@ -156,9 +156,9 @@ def test_stopped_it_has_the_best_so_far(machine: Any) -> None:
 def test_without_a_start_it_comes_within_one_percent(machine: Any, seed: int) -> None:
     request = SpaceRequest(4000, tolerance_sync=0.1).changed(gpus_per_node=tuple(range(1, 9)))
     limits, order = machine.limits(nodes=64, gpus=8), machine.order(request)
-    exact = search(request, limits, machine, order, keep=1)
-    outcome = OptunaSearch(200, seed=seed, starts=False)(request, limits, machine, order, keep=1, pareto=False)
-    lawful = sum(plans.size for plans in lawful_plans(request, limits, machine, order))
+    exact = search(Asked(request, limits, machine, order), keep=1)
+    outcome = OptunaSearch(200, seed=seed, starts=False)(Asked(request, limits, machine, order), keep=1, pareto=False)
+    lawful = sum(plans.size for plans in lawful_plans(Asked(request, limits, machine, order)))
     assert lawful > 20 * outcome.evaluated
     assert exact.best is not None
     assert outcome.best is not None
@@ -172,11 +172,11 @@ FEW = 40
 
 def bounded(machine: Any, request: SpaceRequest, searcher: OptunaSearch, keep: int = FEW) -> Outcome:
     limits, order = machine.limits(nodes=16), machine.order(request)
-    return searcher(request, limits, machine, order, keep=keep, pareto=request.pareto)
+    return searcher(Asked(request, limits, machine, order), keep=keep, pareto=request.pareto)
 
 
 def every_plan(machine: Any, request: SpaceRequest) -> list[PricedPlans]:
-    return list(lawful_plans(request, machine.limits(nodes=16), machine, machine.order(request)))
+    return list(lawful_plans(Asked(request, machine.limits(nodes=16), machine, machine.order(request))))
 
 
 @pytest.mark.parametrize("request_of", [BOUNDED, BOTH], ids=["sync", "both"])
@@ -207,7 +207,7 @@ def test_each_plan_is_priced_once_however_often_the_study_goes_on(
 def test_once_bounds_of_all_others_are_behind_the_search_ends_certified(machine: Any) -> None:
     searcher = OptunaSearch(10_000, starts=False)
     outcome = bounded(machine, BOUNDED, searcher)
-    exact = search(BOUNDED, machine.limits(nodes=16), machine, machine.order(BOUNDED), keep=3)
+    exact = search(Asked(BOUNDED, machine.limits(nodes=16), machine, machine.order(BOUNDED)), keep=3)
     assert outcome.best is not None
     assert exact.best is not None
     assert outcome.certified

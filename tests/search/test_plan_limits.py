@@ -12,10 +12,11 @@ from planner.domain.objective import LIMITS
 from planner.domain.prediction import Run
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
+from planner.search.exhaustive import Asked
 from planner.search.loosen import Loosener, loosenings
 from planner.search.ranking import Order, check_limits, limit_text
 from planner.search.search import search
-from planner.search.searchable import Asked, over_leasts
+from planner.search.searchable import over_leasts
 from planner.units import parse_quantity
 from tests.search.conftest import suggest_with
 
@@ -49,7 +50,7 @@ def test_limits_keep_what_brute_force_keeps(machine: Any, target: int, limits: d
     request = SpaceRequest(target).changed(
         mode=("sync", "async"), tolerance_sync=0.25, tolerance_async=0.5, precision=("fp32", "fp16"), most=limits
     )
-    outcome = search(request, machine.limits(), machine, machine.order(request), keep=4)
+    outcome = search(Asked(request, machine.limits(), machine, machine.order(request)), keep=4)
     lawful = [
         one
         for one in machine.brute_force(request, machine.limits())
@@ -66,7 +67,7 @@ def test_limits_keep_what_brute_force_keeps(machine: Any, target: int, limits: d
 def test_plans_keep_the_share_of_updates_inside_the_window(machine: Any, target: int, least: float) -> None:
     request = SpaceRequest(target).changed(mode=("sync", "async"), tolerance_async=0.5, most={"window": least})
     order = machine.order(request)
-    outcome = search(request, machine.limits(), machine, order, keep=4)
+    outcome = search(Asked(request, machine.limits(), machine, order), keep=4)
     every = machine.brute_force(request.changed(most={}), machine.limits())
     lawful = [one for one in every if inside(machine, one, order.window) >= least]
     best = [] if outcome.best is None else [outcome.best.configurations.one(at) for at in range(outcome.best.size)]
@@ -88,7 +89,7 @@ def test_plans_keep_the_share_of_updates_inside_the_window(machine: Any, target:
 def test_plans_reach_rates_and_an_efficiency(machine: Any, target: int, least: dict[str, float]) -> None:
     request = SpaceRequest(target).changed(mode=("sync",), tolerance_sync=0.25, most=least)
     limits, order = machine.limits(), replace(machine.order(request), tokens=7)
-    order = over_leasts(order, request, limits, machine)
+    order = over_leasts(Asked(request, limits, machine, order)).order
     every = machine.brute_force(request.changed(most={}), limits)
     rates = {one: machine.one(one)["samples_per_s"] for one in every}
     fast = [one for one in every if rates[one] >= max(least.get("samples-per-s", 0), least.get("tokens-per-s", 0) / 7)]
@@ -99,7 +100,7 @@ def test_plans_reach_rates_and_an_efficiency(machine: Any, target: int, least: d
         if baseline
         and rates[one] / one.gpus * (1 + 1e-12) >= least.get("efficiency", 0) * rates[baseline] / baseline.gpus
     ]
-    outcome = search(request, limits, machine, order, keep=4)
+    outcome = search(Asked(request, limits, machine, order), keep=4)
     assert (
         [] if outcome.best is None else [outcome.best.configurations.one(at) for at in range(outcome.best.size)]
     ) == (lawful[:4])
@@ -134,7 +135,7 @@ def test_the_fewest_nodes_then_gpus_keep_the_deadline(
 def test_a_limit_that_nothing_keeps_gives_way_to_the_nearest(machine: Any, name: str) -> None:
     request = SpaceRequest(12).changed(mode=("sync",), precision=("fp32",), most={name: 1e-6})
     order = machine.order(request)
-    outcome = search(request, machine.limits(), machine, order, keep=1)
+    outcome = search(Asked(request, machine.limits(), machine, order), keep=1)
     assert outcome.best is None
     of = Asked(request, machine.limits(), machine, order)
     way = next(one for one in loosenings(of, outcome) if one.option == "--limit")

@@ -13,7 +13,7 @@ from planner.catalog import find_cluster, find_network
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.request import Problem, SpaceRequest
-from planner.search.exhaustive import Outcome
+from planner.search.exhaustive import Asked, Outcome
 from planner.search.search import Refined, refinement, search, without_refinement
 from planner.search.searchable import order_and_limits
 from planner.steps.predict import Evaluator
@@ -36,8 +36,8 @@ def outcomes(problem: Problem, request: SpaceRequest = REQUEST, keep: int = 60) 
     order, limits = order_and_limits(problem, request)
     evaluator = Evaluator(problem)
     arguments: dict[str, Any] = {"keep": keep, "pareto": False}
-    plain = search(request, limits, evaluator, order, **arguments)
-    return plain, Refined(VALUES)(request, limits, evaluator, order, **arguments), evaluator
+    plain = search(Asked(request, limits, evaluator, order), **arguments)
+    return plain, Refined(VALUES)(Asked(request, limits, evaluator, order), **arguments), evaluator
 
 
 def others(plans: Configurations, at: int) -> tuple[int, ...]:

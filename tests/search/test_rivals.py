@@ -5,7 +5,7 @@ import pytest
 
 from planner.domain.request import SpaceRequest
 from planner.search.choice import distinct_plans, front_of, nearest_of, ranked
-from planner.search.exhaustive import Outcome
+from planner.search.exhaustive import Asked, Outcome
 from planner.search.ranking import fewest_first
 from planner.search.search import search
 from tests.search.conftest import SyntheticMachine
@@ -15,7 +15,7 @@ SLOW, FAST = SyntheticMachine(compute_s=0.09), SyntheticMachine(compute_s=0.05, 
 
 
 def searched(machine: SyntheticMachine) -> Outcome:
-    return search(REQUEST, machine.limits(), machine, machine.order(REQUEST), keep=100, pareto=True)
+    return search(Asked(REQUEST, machine.limits(), machine, machine.order(REQUEST)), keep=100, pareto=True)
 
 
 @pytest.mark.parametrize("machines", [(SLOW, FAST), (FAST, SLOW), (FAST, FAST, SLOW)])
@@ -51,7 +51,7 @@ def test_the_nearest_of_searches_are_the_nearest_of_each_mode_and_side() -> None
     order, parts, machines = FAST.order(request), {}, {0: SLOW, 1: FAST}
     for at, (machine, gpus) in {0: (SLOW, 10), 1: (FAST, 9)}.items():
         one = request.changed(gpus_per_node=(gpus,))
-        outcome = search(one, machine.limits(gpus=gpus), machine, order, keep=1)
+        outcome = search(Asked(one, machine.limits(gpus=gpus), machine, order), keep=1)
         assert outcome.best is None
         assert outcome.nearest is not None
         parts[at] = distinct_plans(order, outcome.nearest)

@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 from planner import catalog
 from planner.domain.configuration import MODES, Configuration, Settings
 from planner.domain.objective import TERMS
+from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import UsageError
 from planner.search import block, exhaustive
 from planner.search import search as module
 from planner.search.bases import kinds_of
-from planner.search.exhaustive import Outcome, search_among
-from planner.search.ranking import PricedPlans
+from planner.search.choice import distinct_plans, ranked
+from planner.search.exhaustive import Asked, Outcome, search_among
+from planner.search.ranking import PricedPlans, fewest_first
 from planner.search.search import search
 from planner.search.searchable import order_and_limits
 from planner.search.space import space_of
 from planner.steps.predict import Evaluator
+from tests.search.conftest import SyntheticMachine
 
 KEEP = 5
 SUBSETS = st.sets(st.integers(1, 6), min_size=1).map(tuple)
@@ -77,8 +80,10 @@ def check_alike(bounded: Outcome, whole: Outcome) -> None:
 @given(REQUESTS)
 def test_bounds_discard_nothing_that_brute_force_finds(machine: Any, request_of: SpaceRequest) -> None:
     order, limits = machine.order(request_of), machine.limits()
-    whole = search_among(space_of(request_of, limits), request_of, limits, machine, order, keep=KEEP, pareto=True)
-    check_alike(search(request_of, limits, machine, order, keep=KEEP, pareto=True), whole)
+    whole = search_among(
+        space_of(request_of, limits), Asked(request_of, limits, machine, order), keep=KEEP, pareto=True
+    )
+    check_alike(search(Asked(request_of, limits, machine, order), keep=KEEP, pareto=True), whole)
 
 
 def problem(network: str, cluster: str, framework: str) -> Problem:
@@ -109,8 +114,8 @@ def test_bounds_of_split_networks_discard_nothing_that_brute_force_finds(
     request = request_of.changed(parallelism=kinds_of(of.network, of.settings.framework))
     order, limits = order_and_limits(of, request)
     evaluator = Evaluator(of)
-    whole = search_among(space_of(request, limits), request, limits, evaluator, order, keep=KEEP, pareto=True)
-    bounded = search(request, limits, evaluator, order, keep=KEEP, pareto=True)
+    whole = search_among(space_of(request, limits), Asked(request, limits, evaluator, order), keep=KEEP, pareto=True)
+    bounded = search(Asked(request, limits, evaluator, order), keep=KEEP, pareto=True)
     check_alike(bounded, whole)
     if whole.best is not None:
         assert bounded.discarded > 0
@@ -122,9 +127,9 @@ def test_bounds_of_split_networks_discard_nothing_that_brute_force_finds(
 def test_a_search_that_is_stopped_says_how_far_from_the_best_it_may_be(machine: Any, batches: int) -> None:
     request = asked(48, tolerance_sync=0.5, precision=("fp16", "fp32"))
     order, limits = machine.order(request), machine.limits()
-    best = search(request, limits, machine, order, keep=KEEP).best
+    best = search(Asked(request, limits, machine, order), keep=KEEP).best
     left = iter([False] * batches)
-    so_far = search(request, limits, machine, order, keep=KEEP, stopped=lambda: next(left, True))
+    so_far = search(Asked(request, limits, machine, order), keep=KEEP, stopped=lambda: next(left, True))
     assert best is not None
     assert so_far.best is not None
     first, found = (float(order.values(one)[0]) for one in (best, so_far.best))
@@ -138,7 +143,7 @@ def test_time_that_finds_nothing_is_refused(machine: Any, monkeypatch: pytest.Mo
     request = asked(48, precision=("fp32",)).changed(most={"epoch": 1e-3})
     rule = "the time of the search must be enough to find a plan that fits, got none among the first"
     with pytest.raises(UsageError, match=rule):
-        search(request, machine.limits(), machine, machine.order(request), keep=1, stopped=lambda: True)
+        search(Asked(request, machine.limits(), machine, machine.order(request)), keep=1, stopped=lambda: True)
 
 
 def test_a_front_is_stopped_too(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +151,35 @@ def test_a_front_is_stopped_too(machine: Any, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(place, "CHUNK", 4)
     request = asked(48, tolerance_sync=0.5, precision=("fp16", "fp32"))
     order, limits = machine.order(request), machine.limits()
-    outcome = search(request, limits, machine, order, keep=1, pareto=True, stopped=lambda: True)
+    outcome = search(Asked(request, limits, machine, order), keep=1, pareto=True, stopped=lambda: True)
     assert outcome.pareto is not None
     assert not outcome.certified
     assert outcome.gap is None
     assert outcome.candidates == outcome.evaluated + sum(outcome.refused.values()) + outcome.discarded
+
+
+@pytest.mark.usefixtures("by_bounds")
+@settings(max_examples=30)
+@given(REQUESTS, st.sampled_from((0.03, 0.05, 0.09)), st.integers(1, 12))
+def test_beside_another_search_all_is_found_that_stands_first_of_both(
+    machine: Any, request_of: SpaceRequest, compute_s: float, keep: int
+) -> None:
+    order, other = machine.order(request_of), SyntheticMachine(compute_s=compute_s)
+    rival = search(Asked(request_of, other.limits(), other, order), keep=keep)
+    own = Asked(request_of, machine.limits(), machine, order)
+    alone, beside = (search(own, keep=keep, pareto=True, beside=some) for some in ([], [rival]))
+    assert records(beside.best)[:1] == records(alone.best)[:1]
+    assert records(beside.pareto) == records(alone.pareto)
+    assert beside.evaluated <= alone.evaluated
+
+    def first_of_both(one: Outcome) -> list[Any]:
+        both = {0: rival.best, 1: one.best}
+        best = ranked(order, {at: distinct_plans(order, some) for at, some in both.items() if some is not None})
+        both = {0: rival.smallest, 1: one.smallest}
+        parts = {at: distinct_plans(order, some) for at, some in both.items() if some is not None}
+        smallest = ranked(fewest_first(order), parts).take([0])
+        number = keep // len(request_of["precision"] or PRECISIONS)
+        return [best.search[:number], records(best.priced)[:number], smallest.search, records(smallest.priced)]
+
+    if rival.best is not None and alone.best is not None:
+        assert first_of_both(beside) == first_of_both(alone)

@@ -13,6 +13,7 @@ from planner import catalog
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem, Scenario, SpaceRequest
 from planner.domain.suggestion import INPUTS, Sensitivity, Suggestion
+from planner.search.exhaustive import Asked
 from planner.search.search import search
 from planner.search.searchable import order_and_limits
 from planner.search.suggest import suggest, suggest_among
@@ -63,7 +64,7 @@ def changed(of: Problem, what: str, factor: float) -> Problem:
 def of_plan(of: Problem, request: SpaceRequest, plan: Configuration) -> float | None:
     """Return the epoch of a plan [s], None where it does not satisfy the request."""
     order, limits = order_and_limits(of, request)
-    every = search(request, limits, Evaluator(of), order, keep=10_000).best
+    every = search(Asked(request, limits, Evaluator(of), order), keep=10_000).best
     assert every is not None
     rows = {every.configurations.one(at): float(every.predictions.epoch_s[at]) for at in range(every.size)}
     return rows.get(plan)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.domain.request import SpaceRequest
+from planner.search.exhaustive import Asked
 from planner.search.studies import sweep_with
 
 
@@ -21,7 +22,7 @@ def test_each_plan_is_the_first_of_its_nodes_and_sub_batch(
     request = SpaceRequest(target).changed(
         mode=modes, tolerance_sync=tolerance, tolerance_async=tolerance, precision=("fp32",)
     )
-    answer = sweep_with(machine, machine.order(request), machine.limits(), request, {})
+    answer = sweep_with(Asked(request, machine.limits(), machine, machine.order(request)), {})
     ranked = machine.brute_force(request, machine.limits())
     first = {(one.nodes, one.sub_batch): one for one in reversed(ranked)}
     assert [one.configuration for one in answer.plans] == [first[key] for key in sorted(first)]
@@ -35,6 +36,6 @@ def test_each_plan_is_the_first_of_its_nodes_and_sub_batch(
 
 def test_what_satisfies_nothing_has_no_plans(machine: Any) -> None:
     request = SpaceRequest(7).changed(nodes=(2,), gpus_per_node=(3,), mode=("sync",))
-    answer = sweep_with(machine, machine.order(request), machine.limits(), request, {})
+    answer = sweep_with(Asked(request, machine.limits(), machine, machine.order(request)), {})
     assert (answer.plans, answer.evaluated) == ((), 0)
     assert answer.candidates > 0

@@ -63,3 +63,34 @@ def test_a_switch_that_is_left_out_changes_no_price(network: str) -> None:
         assert all(np.array_equal(Evaluator(other).evaluate(plans).samples_per_s, before) for other in idle)
         left_out += idle
     assert left_out
+
+
+LESS, EQUAL, MORE = 0.9, 1.0, 1.1
+GROUPS = {"kernels": slice(0, 4), "host": slice(4, 8), "waits": slice(8, 10), "exponent": slice(10, 12), "memory": 12}
+"""Terms of a set of switches on one device."""
+
+
+def terms(factors: dict[str, float], *, of_second: float | None) -> np.ndarray:
+    """Return terms of two sub-batches in two precisions; ``of_second``: kernels of the second, None: no price."""
+    found = np.ones((2, 13, 2))
+    for name, factor in factors.items():
+        found[:, GROUPS[name]] = factor
+    if of_second is None:
+        found[..., 1] = np.nan
+    else:
+        found[:, GROUPS["kernels"], 1] = of_second
+    return found
+
+
+@pytest.mark.parametrize("of_second", [LESS, EQUAL, MORE, None])
+@pytest.mark.parametrize("factors", list(product((LESS, EQUAL, MORE), repeat=len(GROUPS))))
+def test_a_set_is_better_with_no_term_larger_and_kernels_or_memory_less(
+    factors: tuple[float, ...], of_second: float | None
+) -> None:
+    named = dict(zip(GROUPS, factors, strict=True))
+    priced = [] if of_second is None else [of_second]
+    kernels = [named["kernels"], *priced]
+    is_better = max(*factors, *priced) <= EQUAL and (max(kernels) < EQUAL or named["memory"] < EQUAL)
+    usual = terms({}, of_second=None if of_second is None else EQUAL)
+    assert searchable._is_better(terms(named, of_second=of_second), usual) == is_better  # noqa: SLF001
+    assert not searchable._is_better(terms(named, of_second=of_second), terms({}, of_second=None)) or not priced  # noqa: SLF001
