@@ -24,6 +24,7 @@ A timed step is what a framework really took, to compare with the sum of its ker
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -161,6 +162,15 @@ class TimedStep:
         check_positive("time", self.time_s, "s")
         check_not_negative("spread", self.spread_s, "s")
         precision_named(self.precision)
+
+
+def number_in(text: str) -> float:
+    """Return the finite number above 0 that a circumstance says; 0 where it says none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return 0.0
+    return number if 0 < number < math.inf else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ algorithm with the size of the message. Numbers of ranks between others are left
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from planner.domain.samples import (
     NETWORKS,
     Samples,
     TimedStep,
+    number_in,
 )
 from planner.errors import CoverageError
 from planner.fitting.estimators import LEAST_SHARE
@@ -285,7 +285,8 @@ WARNING = "warning"
 INPUT_WARNING = "warning_input"
 """Of these, those about the input side."""
 HOST_TIME = "host_s_per_call"
-"""Circumstance of samples of a GPU: what the host takes for a call of a tiny kernel [s]."""
+"""Circumstance of samples of a GPU: what the host takes for a call of a tiny kernel [s]; of several runs the
+first."""
 MOST_REASONS = 3
 """Reasons for rejected rows that a warning names, the most frequent first."""
 
@@ -371,7 +372,7 @@ def with_overheads(calibration: Calibration, steps: Sequence[TimedStep]) -> Cali
     """Return a calibration with the overheads that training steps on its node show, and with the doubts about them."""
     waits = calibration.node is not None and calibration.node.accelerator.kind == "cpu"
     kernels = [entry for entry in calibration.entries if entry.scope == "kernels"]
-    host_s = 0.0 if waits else _host_s(calibration.environment)
+    host_s = 0.0 if waits else number_in(calibration.environment.get(HOST_TIME, "").partition(";")[0])
     overheads, missing = [], []
     for precision in dict.fromkeys(step.precision for step in steps):
         own = [step for step in steps if step.precision == precision]
@@ -385,15 +386,6 @@ def with_overheads(calibration: Calibration, steps: Sequence[TimedStep]) -> Cali
         entries=(*calibration.entries, *overheads),
         warnings=(*calibration.warnings, *_not_fitted(missing), *doubts),
     )
-
-
-def _host_s(environment: Mapping[str, str]) -> float:
-    """Return the host time of a call that was measured, the first of several runs' [s]; 0 without."""
-    try:
-        seconds = float(environment.get(HOST_TIME, "").partition(";")[0])
-    except ValueError:
-        return 0.0
-    return seconds if 0 < seconds < math.inf else 0.0
 
 
 def _without_entries(

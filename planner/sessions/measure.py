@@ -26,7 +26,7 @@ from planner.domain.kernels import DIRECTIONS, OF_BANDWIDTH, SERVED_BY, TRAFFIC_
 from planner.domain.network import LOOKED_UP, LayerCall, Network, Point
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
-from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS
+from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS, number_in
 from planner.errors import NOTHING, CoverageError, OutputError, ParameterError, PlannerError
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import expected_fit_s, learns_from_calls
@@ -272,14 +272,6 @@ def stolen(circumstances: Mapping[str, str], wall_s: float) -> str:
         f"the host took CPU time worth {share:.0%} of this run for other machines: times are too long by about as "
         "much; run it again when the host is quiet"
     )
-
-
-def number_in(text: str) -> float:
-    """Return the number that a circumstance says; 0 where it says none."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
 
 
 LARGEST_FIT_SHARE = 0.4

@@ -30,7 +30,7 @@ from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.runs import Run
-from planner.domain.samples import FREE_CIRCUMSTANCES, Samples, TimedStep, Verified, VerifiedTerm
+from planner.domain.samples import FREE_CIRCUMSTANCES, Samples, TimedStep, Verified, VerifiedTerm, number_in
 from planner.domain.suggestion import Plan
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.fitting.step_fit import measured_steps, with_measured_steps
@@ -49,7 +49,7 @@ from planner.probes.timing import keep_freed_memory
 from planner.scoring.evaluate import sort_runs
 from planner.scoring.refit import measured_step_s
 from planner.sessions.inputs import OPTION, Machine, Say, Values, machine_of, merge, named_calibration, seen_cluster
-from planner.sessions.measure import Session, number_in
+from planner.sessions.measure import Session
 from planner.sessions.runs import files_of_runs, framework_of, runs_of_log
 from planner.steps.predict import Evaluator
 from planner.units import format_bytes, format_seconds
