@@ -232,7 +232,8 @@ def adapted() -> tuple[nn.Module, Any]:
     model = Decoder().requires_grad_(requires_grad=False)
     for one in model.modules():
         if isinstance(one, Attention):
-            one.q, one.v = Adapted(one.q), Adapted(one.v)
+            for name in ("q", "v"):
+                setattr(one, name, Adapted(getattr(one, name)))
     return model, (torch.zeros(2, 64, dtype=torch.int64),)
 
 

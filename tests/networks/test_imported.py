@@ -276,7 +276,7 @@ def test_parameters_and_flop_are_those_of_torch(factory: str, shape: tuple[int, 
     from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
 
     monkeypatch.syspath_prepend(str(Path(FILE).parent))
-    import modules_to_read  # type: ignore[import-not-found]  # noqa: PLC0415
+    import modules_to_read  # noqa: PLC0415
 
     work = totals(read(factory))
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
