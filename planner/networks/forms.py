@@ -167,11 +167,11 @@ class Forms:
     def take(self, one: Operator, layer_parameters: int, name: str, form: Shape, *weights: Tensor) -> str:
         """Count the parameters of a layer as used; where weights have more of them, these get a layer behind it.
 
-        Those of an earlier layer count in both, unless they are all that this one has: then it shares them.
+        Those of an earlier layer count in both, unless they are all that this one has and known to be shared.
         """
         leaves = {leaf for weight in weights for leaf in weight.parameters()}
         again = sum(leaf.size for leaf in leaves & self.used)
-        is_shared = leaves <= self.used
+        is_shared = leaves <= self.used and not self.graph.is_merged
         more = self.own(*weights) + again - layer_parameters
         if again and not more:
             self.shared += again * (not is_shared)

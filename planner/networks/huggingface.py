@@ -91,7 +91,17 @@ _MIXTRAL = (
     Key("num_local_experts", "experts"),
     _TOP,
 )
-_QWEN3_MOE = (*_QWEN3, Key("num_experts", "experts"), _TOP, _WIDTH, _only("decoder_sparse_step", "1"))
+_QWEN3_MOE = (
+    *_GROUPED,
+    _HEAD,
+    _GATE,
+    _UNTIED,
+    _BIAS,
+    Key("num_experts", "experts"),
+    _TOP,
+    _WIDTH,
+    _only("decoder_sparse_step", "1"),
+)
 _DEEPSEEK = (
     *_STACK,
     _GATE,
@@ -150,7 +160,7 @@ _VIT = (
     *_STACK[:4],
     Key("image_size", "image"),
     Key("patch_size", "patch"),
-    Key("id2label", "classes"),
+    Key("id2label", "classes", "2"),
     _only("num_channels", "3"),
     _only("qkv_bias", "true"),
     _only("hidden_act", *_GELU),
@@ -163,6 +173,8 @@ _CAPPED = {"attn_logit_softcapping": ((), "No cap of scores"), "final_logit_soft
 _EVERY: Mapping[str, tuple[tuple[Any, ...], str]] = {"mlp_only_layers": (([],), "An expert part in every layer")}
 _ALONE = {"add_cross_attention": ((False,), "No attention to another network")}
 _ABSOLUTE = {"position_embedding_type": (("absolute",), "A table of absolute positions")}
+_AS_PLANNED = {"quantization_config": ((), "No quantization of weights")}
+"""Of every model type."""
 _NEXT = {"num_nextn_predict_layers": ((0,), "No layer that predicts further tokens")}
 MODEL_TYPES: Mapping[str, ModelType] = {
     "llama": ModelType("llama", (*_LLAMA, Key("mlp_bias", "mlp_bias", "false", _FLAG)), counted=_PLAIN),
@@ -191,6 +203,8 @@ _HEADS = {
     "BertModel": "pooler", "BertForMaskedLM": "tokens", "BertForPreTraining": "pretraining",
     "BertForQuestionAnswering": "labels", "BertForTokenClassification": "labels",
 }  # fmt: skip
+_OUTPUTS = {"bert": tuple(_HEADS), "t5": ("ForConditionalGeneration",), "vit": ("ForImageClassification",)}
+"""Family -> ends of the names of classes whose output layers are counted; of others those of logits of tokens."""
 _MOST_POSITIONS = Argument(("",), "most positions of a sample", counts=True, most=9_999_999)
 
 
@@ -295,6 +309,9 @@ def _differences(kind: ModelType, document: Mapping[str, Any], positions: int) -
     window, is_used = document.get(WINDOW), document.get("use_sliding_window", True) is not False
     if isinstance(window, int) and is_used and window < positions:
         yield f"Attention to all {positions} positions is counted, where {WINDOW} is {window}."
-    for key, (modelled, words) in kind.counted.items():
+    names, ends = document.get("architectures"), _OUTPUTS.get(kind.family, ("ForCausalLM", "LMHeadModel"))
+    if isinstance(names, list) and names and not any(str(name).endswith(ends) for name in names):
+        yield f"The output layers of {ends[0]} are counted, where architectures is {shown(names)}."
+    for key, (modelled, words) in {**kind.counted, **_AS_PLANNED}.items():
         if document.get(key) is not None and document[key] not in modelled:
             yield f"{words} is counted, where {key} is {shown(document[key])}."

@@ -61,7 +61,7 @@ class _Layers(Forms):
             "dropout": self._dropout, "attention": self._attention, "gate": self._gate, "copy": self._copy,
         }  # fmt: skip
         leaves = {leaf for tensor in one.inputs for leaf in tensor.parameters()}
-        is_again = leaves <= self.used
+        is_again = leaves <= self.used and not self.graph.is_merged
         forms, used = dict(self.forms), set(self.used)
         try:
             makers.get(one.kind, self._unknown)(one)

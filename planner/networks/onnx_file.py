@@ -133,7 +133,7 @@ class _Reader:
                 self.tensors[one.name] = Tensor(shape, CONSTANT if is_ignored else SAMPLE, name=one.name)
                 inputs += [] if is_ignored else [self.tensors[one.name]]
         name = path.rpartition("/")[2].removesuffix(".onnx")
-        self.graph = Graph(name, inputs[0].shape[0] if inputs[0].shape else BATCH, inputs, [])
+        self.graph = Graph(name, inputs[0].shape[0] if inputs[0].shape else BATCH, inputs, [], is_merged=True)
         self._read_values(graph)
         for node in graph.node:
             self._read(node)

@@ -115,6 +115,7 @@ class Graph:
     operators : in order of execution
     outputs : that are trained
     notes : what the model has otherwise, a sentence each
+    is_merged : whether parameters of equal values may be one, so that it is not known which layers share them
     """
 
     name: str
@@ -124,6 +125,7 @@ class Graph:
     operators: list[Operator] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    is_merged: bool = False
 
     def add(
         self, kind: str, inputs: Iterable[Tensor], shapes: Iterable[tuple[int, ...]], **attributes: Any

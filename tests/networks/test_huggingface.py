@@ -424,3 +424,16 @@ def test_a_folder_without_a_config_is_refused(run: Run, tmp_path: Path) -> None:
     code, _, error = run("show", "networks", str(tmp_path))
     assert code == 3
     assert "config.json" in " ".join(error.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quantization_config": {"bits": 4}}, "No quantization of weights is counted, where quantization_config is"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "The output layers of ForCausalLM are counted, where"),
+        ({"architectures": ["LlamaForCausalLM"]}, ""),
+    ],
+)
+def test_what_a_file_has_otherwise_is_said(changes: Config, words: str) -> None:
+    notes = network(TINY | changes).unmodelled
+    assert [note[: len(words)] for note in notes] == [words] * bool(words)

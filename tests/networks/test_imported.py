@@ -179,6 +179,29 @@ def test_copies_and_tables_of_an_exporter_are_no_parameters(tmp_path: Path) -> N
     assert (work.parameters, work.forward_mac) == (table.size + start.size // 2, 3 * 4 * 6)
 
 
+def test_layers_whose_values_an_exporter_made_one_have_parameters_each(tmp_path: Path) -> None:
+    """Of equal initial values it is not known whether layers share them."""
+    onnx = pytest.importorskip("onnx")
+    make, types = onnx.helper, onnx.TensorProto
+    values = [
+        onnx.numpy_helper.from_array(np.ones(size, np.float32), name)
+        for name, size in (("scale", 4), ("square", (4, 4)))
+    ]
+    chain = [
+        ("LayerNormalization", "scale"),
+        ("MatMul", "square"),
+        ("LayerNormalization", "scale"),
+        ("MatMul", "square"),
+    ]
+    nodes = [make.make_node(kind, [f"at{n}", weight], [f"at{n + 1}"]) for n, (kind, weight) in enumerate(chain)]
+    ends = [make.make_tensor_value_info(f"at{n}", types.FLOAT, [2, 3, 4]) for n in (0, len(chain))]
+    path = tmp_path / "merged.onnx"
+    onnx.save(make.make_model(make.make_graph(nodes, "small", ends[:1], ends[1:], values)), path)
+    network = catalog.find_network(str(path))
+    assert totals(network).parameters == 2 * (4 + 16)
+    assert any(words.startswith("20 parameters that layers share are counted in each") for words in network.unmodelled)
+
+
 def test_sequences_that_share_a_table_have_positions_of_their_own(tmp_path: Path) -> None:
     """As of BART; a bias of its logits has an axis for samples."""
     onnx = pytest.importorskip("onnx")
