@@ -18,7 +18,7 @@ from planner import catalog
 from planner.cli.batch import answered
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
-from planner.domain.prediction import Prediction, Quantity
+from planner.domain.prediction import Prediction, Quantity, Run
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan as RankedPlan
 from planner.errors import ParameterError
@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 class Plan(SimpleNamespace):
-    """A plan: its attributes are the keys of ``planner suggest --json --brief``, an absent one is None.
+    """A plan: its attributes are the keys of ``planner suggest --json --brief`` about plans, an absent one is None.
 
     Times are objects of ``value``, ``low`` and ``high`` in seconds; ``prediction`` has every term.
     """
@@ -90,12 +90,10 @@ class Plan(SimpleNamespace):
     _framework: Framework
 
     @classmethod
-    def of(cls, subject: Subject, plan: RankedPlan) -> Plan:
-        """Return a ranked plan; ``subject``: what it shares with others."""
-        figures = plan_figures(subject, plan)
-        framework = plan.subject(subject).settings.framework
-        own = {"cluster": subject.cluster, "framework": framework.label, "why": plan.why}
-        return cls(**figures | own, prediction=plan.prediction, _framework=framework)
+    def of(cls, subject: Subject, plan: RankedPlan, run: Run | None = None) -> Plan:
+        """Return a ranked plan; ``subject``: what it shares with others; ``run``: the training."""
+        figures, framework = plan_figures(subject, plan, run), plan.subject(subject).settings.framework
+        return cls(**figures, why=plan.why, prediction=plan.prediction, _framework=framework)
 
     def __repr__(self) -> str:
         configuration: Configuration = self.prediction.configuration
@@ -126,9 +124,9 @@ class Answer:
         self._answers: Answers = parse_answers(text, "answer").with_frameworks(catalog.recorded)
         self.plans = [Plan.of(*one) for one in self._ranked()]
 
-    def _ranked(self) -> Iterator[tuple[Subject, RankedPlan]]:
+    def _ranked(self) -> Iterator[tuple[Subject, RankedPlan, Run | None]]:
         for at, (subject, one) in enumerate(self._answers.predictions, 1):
-            yield subject, RankedPlan(at, one, "")
+            yield subject, RankedPlan(at, one, ""), None
 
     def _blocks(self) -> Iterator[Block]:
         yield from predictions_answer(self._answers.predictions)
@@ -177,9 +175,9 @@ class Suggestion(Answer):
         self.tied, self.certified, self.clusters = list(answer.tied), answer.search.certified, dict(answer.clusters)
         self.warnings = [one.message for one in answer.warnings]
 
-    def _ranked(self) -> Iterator[tuple[Subject, RankedPlan]]:
+    def _ranked(self) -> Iterator[tuple[Subject, RankedPlan, Run | None]]:
         for subject, answer in self._answers.suggestions:
-            yield from ((subject, one) for one in answer.plans)
+            yield from ((subject, one, answer.run) for one in answer.plans)
 
     def _blocks(self) -> Iterator[Block]:
         for view in suggestions_views(self._answers.suggestions):

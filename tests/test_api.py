@@ -11,6 +11,7 @@ import pytest
 
 import planner
 from planner.errors import NothingFitsError
+from planner.formats.summaries import BRIEF
 
 ASKED = {"network": "resnet18", "cluster": "dgx1-v100", "precision": "fp32", "gpus_per_node": 8}
 WORDS = ("--network", "resnet18", "--cluster", "dgx1-v100", "--precision", "fp32", "--gpus-per-node", "8")
@@ -77,6 +78,17 @@ def test_numbers_may_be_those_of_numpy() -> None:
     plain = planner.suggest(target_batch=256, tolerance=0.25, nodes=[1, 2], **ASKED).to_dict()
     of_numpy = {"target_batch": np.int64(256), "tolerance": np.float32(0.25), "nodes": (np.int8(1), np.uint16(2))}
     assert planner.suggest(**of_numpy, **ASKED).to_dict() == plain
+
+
+def test_a_plan_has_every_key_of_the_brief_that_is_about_plans() -> None:
+    answer = planner.suggest(network="gpt2", cluster="dgx-a100", target_batch=512, tokens=1e9)
+    of_answers = {"status", "certified", "loosen", "warnings"}
+    keys = set(BRIEF.schema()["properties"]) - of_answers - {"format", "version"}
+    for plan in (*answer.plans, *planner.predict(network="gpt2", cluster="dgx-a100", sub_batch=8).plans):
+        assert keys <= vars(plan).keys()
+    plan = answer.chosen
+    assert (plan.network, plan.tokens) == ("gpt2", 1e9)
+    assert plan.walltime_s.value == pytest.approx(1e9 / plan.tokens_per_s, rel=0.01)
 
 
 def test_importing_loads_nothing_else() -> None:

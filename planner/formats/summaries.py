@@ -15,7 +15,7 @@ from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Setting
 from planner.domain.framework import STRATEGIES
 from planner.domain.kernels import KernelRow
 from planner.domain.objective import TERMS, objective_named
-from planner.domain.prediction import Batch, Quantity
+from planner.domain.prediction import Batch, Quantity, Run
 from planner.domain.request import Subject
 from planner.domain.runs import (
     ANY_TEXT,
@@ -131,58 +131,54 @@ def briefs_document(suggestions: Iterable[tuple[Subject, Suggestion]]) -> dict[s
 
 def _brief_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
     plan = suggestion.chosen_plan or next(iter(suggestion.plans), None)
-    about_plan = plan.subject(subject) if plan else subject
     of_plans = [warning for one in suggestion.plans for warning in one.prediction.warnings]
     common = [warning for warning in suggestion.warnings if warning not in of_plans]
     warnings = [*(plan.prediction.warnings if plan else ()), *common]
-    about: dict[str, Any] = {
-        "network": subject.network,
-        "cluster": subject.cluster,
-        "scenario": subject.scenario,
-        "trainable": subject.settings.trainable,
-        "framework": about_plan.settings.framework.label,
-        "status": suggestion.status,
-        "warnings": list(dict.fromkeys(warning.code for warning in warnings)),
-    }
+    codes = list(dict.fromkeys(warning.code for warning in warnings))
+    about: dict[str, Any] = {"status": suggestion.status, "warnings": codes}
     if plan is None:
-        return about | {"loosen": suggestion.loosen}
-    run, tokens = suggestion.run, subject.tokens
+        return about | _names(subject) | {"loosen": suggestion.loosen}
+    why = {"why": suggestion.choice or plan.why or None, "certified": suggestion.search.certified}
+    return about | plan_figures(subject, plan, suggestion.run) | why
+
+
+def _names(subject: Subject) -> dict[str, Any]:
+    settings = subject.settings
+    names = {"network": subject.network, "cluster": subject.cluster, "scenario": subject.scenario}
+    return names | {"trainable": settings.trainable, "framework": settings.framework.label}
+
+
+def plan_figures(subject: Subject, plan: Plan, run: Run | None = None) -> dict[str, Any]:
+    """Return what a brief says of one plan, by key; ``subject``: what it shares with others; ``run``: the training."""
+    own = plan.subject(subject)
+    p, c, settings = plan.prediction, plan.prediction.configuration, own.settings
+    is_async = c.mode == "async"
     return (
-        about
-        | plan_figures(subject, plan)
+        _names(own)
+        | plan_keys(c)
         | {
             "epochs": run.epochs if run and not run.tokens else None,
             "tokens": run.tokens or None if run else None,
-            "steps": plan.prediction.steps(run, tokens) if run else None,
-            "walltime_s": plan.prediction.training_s(run, tokens) if run else None,
-            "why": suggestion.choice or plan.why or None,
-            "certified": suggestion.search.certified,
+            "steps": p.steps(run, subject.tokens) if run else None,
+            "walltime_s": p.training_s(run, subject.tokens) if run else None,
+            "layers": subject.layers or None,
+            "device": subject.device,
+            "optimizer": settings.optimizer,
+            "strategy": None if settings.strategy == settings.framework.strategy else settings.strategy,
+            "bucket_bytes": settings.bucket_bytes or None,
+            "groups": c.groups,
+            "ranks": c.nodes if is_async else c.gpus,
+            "mini_batch": p.mini_batch.mean if is_async else c.samples_per_update,
+            "iteration_s": p.iteration_s,
+            "epoch_s": p.epoch_s or Quantity(math.nan),
+            "samples_per_s": p.samples_per_s.value,
+            "tokens_per_s": p.samples_per_s.value * subject.tokens or None,
+            "stage_layers": stage_layers_keys(p),
+            "rank_order": p.rank_order,
+            "memory_bytes": round(p.memory_bytes["total"]),
+            "position": plan.position,
         }
     )
-
-
-def plan_figures(subject: Subject, plan: Plan) -> dict[str, Any]:
-    """Return what a brief says of one plan, by key; ``subject``: what it shares with others."""
-    p, c, settings = plan.prediction, plan.prediction.configuration, plan.subject(subject).settings
-    is_async = c.mode == "async"
-    return plan_keys(c) | {
-        "layers": subject.layers or None,
-        "device": subject.device,
-        "optimizer": settings.optimizer,
-        "strategy": None if settings.strategy == settings.framework.strategy else settings.strategy,
-        "bucket_bytes": settings.bucket_bytes or None,
-        "groups": c.groups,
-        "ranks": c.nodes if is_async else c.gpus,
-        "mini_batch": p.mini_batch.mean if is_async else c.samples_per_update,
-        "iteration_s": p.iteration_s,
-        "epoch_s": p.epoch_s or Quantity(math.nan),
-        "samples_per_s": p.samples_per_s.value,
-        "tokens_per_s": p.samples_per_s.value * subject.tokens or None,
-        "stage_layers": stage_layers_keys(p),
-        "rank_order": p.rank_order,
-        "memory_bytes": round(p.memory_bytes["total"]),
-        "position": plan.position,
-    }
 
 
 @dataclass(frozen=True, slots=True)
