@@ -61,9 +61,8 @@ def render(target: str, task: Task) -> str:
     write, ways = TARGETS[target]
     job, framework = task.job, task.plan.subject.settings.framework
     own = "" if framework.target == "none" else framework.target
-    rule = "a target of its framework, {}".format(
-        ", ".join((*[name for name, (_, of) in TARGETS.items() if of == EVERY], *filter(None, [own])))
-    )
+    others = [name for name, (_, of) in TARGETS.items() if of == EVERY]
+    rule = f"a target of its framework, {', '.join((*others, *filter(None, [own])))}"
     what = f"--to of a plan in {framework.name}"
     if job.refusal:
         raise ParameterError("the plan", "one that a line starts", task.words, job.refusal)
@@ -77,7 +76,9 @@ def render(target: str, task: Task) -> str:
     if job.untold or unsaid:
         who = framework.variant if job.untold else f"the file of {target}"
         rule = f"of values that {who} has a flag or key for"
-        raise ParameterError("the plan", rule, (*job.untold, *unsaid)[0], task.remedy)
+        starters = " or ".join(name for name in others if job.starter in STARTED_IN.get(name, (job.starter,)))
+        remedy = task.remedy if job.untold else f"{task.remedy}, or --to {starters}, which tells the program all of it"
+        raise ParameterError("the plan", rule, (*job.untold, *unsaid)[0], remedy)
     return write(task)
 
 

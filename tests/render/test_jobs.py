@@ -357,6 +357,7 @@ def test_ray_starts_the_program_with_the_plan_in_every_worker(tmp_path: Path, mo
 
 
 NO_FLAG = "the plan must be of values that {} has a flag or key for, got '{}'; take another plan, by --plan"
+OTHER_TARGET = ", or --to torchrun or slurm or kubernetes or ray, which tells the program all of it"
 WRONG_TARGET = (
     "--to of a plan in fsdp must be a target of its framework, torchrun, slurm, kubernetes, ray, got 'megatron'"
 )
@@ -370,7 +371,12 @@ NOT_STARTED = "--to kubernetes must be of a plan that torchrun or accelerate or 
         ("mxnet", "kubernetes", {}, NOT_STARTED),
         ("megatron", "slurm", {"offload": "activations"}, NO_FLAG.format("megatron-lm", "offload activations")),
         ("megatron:bridge", "slurm", {}, NO_FLAG.format("megatron-lm:bridge", "switch bridge")),
-        ("deepspeed", "deepspeed", {"pipeline_parallel": 2}, NO_FLAG.format("the file of deepspeed", "pipeline 2")),
+        (
+            "deepspeed",
+            "deepspeed",
+            {"pipeline_parallel": 2},
+            NO_FLAG.format("the file of deepspeed", "pipeline 2") + OTHER_TARGET,
+        ),
         ("accelerate", "slurm", {"tensor_parallel": 2}, NO_FLAG.format("accelerate", "tensor 2")),
     ],
 )

@@ -66,7 +66,13 @@ def test_a_switch_that_is_left_out_changes_no_price(network: str) -> None:
 
 
 LESS, EQUAL, MORE = 0.9, 1.0, 1.1
-GROUPS = {"kernels": slice(0, 4), "host": slice(4, 8), "waits": slice(8, 10), "exponent": slice(10, 12), "memory": 12}
+GROUPS: dict[str, slice | int] = {
+    "kernels": slice(0, 4),
+    "host": slice(4, 8),
+    "waits": slice(8, 10),
+    "exponent": slice(10, 12),
+    "memory": 12,
+}
 """Terms of a set of switches on one device."""
 
 
