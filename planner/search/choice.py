@@ -54,25 +54,14 @@ Answers = list[tuple[Subject, Suggestion]]
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Plans in order of which no two are equal.
-
-    Attributes
-    ----------
-    priced : of each the configuration in its first precision
-    precisions : those in which each has this very prediction, bf16 first
-    """
+    """Plans in order of which no two are equal, each with the precisions of this very prediction, bf16 first."""
 
     priced: PricedPlans
     precisions: tuple[tuple[str, ...], ...]
 
 
 def distinct_plans(order: Order, best: PricedPlans) -> Distinct:
-    """Return plans without their equals: those that differ in precision alone, by every key of the order.
-
-    Parameters
-    ----------
-    best : PricedPlans, shape (n,), in order
-    """
+    """Return plans, given in order, without their equals: those that differ in precision alone."""
     keys = order.keys_but_precision(best)
     codes, names = best.configurations.precision, best.configurations.precisions
     starts = np.ones(best.size, dtype=np.bool_)
@@ -84,12 +73,7 @@ def distinct_plans(order: Order, best: PricedPlans) -> Distinct:
 
 
 def in_all_precisions(order: Order, evaluator: Evaluator, some: PricedPlans) -> Distinct:
-    """Return some plans, in their order, each with every precision of the space in which it has this very prediction.
-
-    Parameters
-    ----------
-    some : PricedPlans, shape (n,), no two of them equal
-    """
+    """Return different plans, in their order, each with every precision in which it has this very prediction."""
     names = some.configurations.precisions
     copies = some.configurations.take(np.repeat(np.arange(some.size), len(names)))
     wide = replace(copies, precision=np.tile(np.arange(len(names)), some.size))
@@ -154,16 +138,10 @@ Describe = Callable[[Sequence[int]], tuple[Sequence[Description], Deviation]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which of ranked plans is taken.
+    """Which of ranked plans is taken, at position ``row`` from 0, and why in words.
 
-    Attributes
-    ----------
-    compared : of the plans that were compared with the first, by position from 0
-    tied : positions from 0 of the first plan and of those that are tied with it of these: the next one, the first
-        plans of lines, the best plan on each smaller number of devices, the plan to take
-    row : position from 0 of the plan to take
-    reason : why it is taken, in words
-    lines : positions from 0 of the plans of each line, the first plan of a line first
+    ``tied``: the first plan and those tied with it of these: the next one, the first plans of lines, the best plan on
+    each smaller number of devices, the plan to take. ``lines``: the plans of each line.
     """
 
     compared: _Compared
@@ -370,13 +348,7 @@ Compare = Callable[[Sequence[int], Configurations], tuple[list[Description], Dev
 
 @dataclass(frozen=True)
 class Searched(Asked):
-    """What one search gave, and what it was made with.
-
-    Attributes
-    ----------
-    framework : one of several that were asked for; None: no other was
-    warnings : of the request
-    """
+    """What one search gave, and what it was made with; ``framework``: None where no other was asked for."""
 
     outcome: Outcome
     framework: Framework | None = None
@@ -390,14 +362,7 @@ class Searched(Asked):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Distinct plans in order.
-
-    Attributes
-    ----------
-    priced : PricedPlans, shape (n,)
-    precisions : as of :class:`planner.search.choice.Distinct`
-    search : position of the search that each plan is of
-    """
+    """Plans in order as of :class:`Distinct`; ``search``: position of the search that each is of."""
 
     priced: PricedPlans
     precisions: tuple[tuple[str, ...], ...]

@@ -53,7 +53,7 @@ from planner.search.ranking import (
     seconds_allowed,
 )
 from planner.search.search import MOST_PRICED, first_plan, search
-from planner.search.searchable import Settings
+from planner.search.searchable import Settings, asking, without_efficiency
 from planner.search.space import Limits, Space, has_whole_plans, space_of, sub_batches_to_try
 from planner.units import format_bytes, format_duration, format_number, format_samples
 from planner.workload.memory import Memory
@@ -126,7 +126,8 @@ class Constraint:
 def constraints_of(request: SpaceRequest, order: Order, limits: Limits) -> tuple[Constraint, ...]:
     """Return the constraints of a request, in the order in which to leave them out."""
     widths = dict.fromkeys(f"{100 * request.tolerance(mode):.6g}%" for mode in request.modes)
-    window = f"--target-batch {request.target_batch} --tolerance {' or '.join(widths)}"
+    width = "" if request.takes_nearest and request.modes == ("sync",) else f" --tolerance {' or '.join(widths)}"
+    window = f"--target-batch {request.target_batch}{width}"
     axes = [_of_axis(axis, request, limits) for axis in reversed(AXES)]
     parallelism = f"--parallelism {','.join(request.parallelism)}"
     return (
@@ -261,7 +262,7 @@ class Loosener:
     def _limit(self, name: str, one: Constraint) -> Loosening | None:
         if name not in OBJECTIVE_OF_LIMIT:
             return self._way(one)
-        plan = least_plan(name, replace(self.of, request=one.without(self.of.request)))
+        plan = least_plan(name, asking(self.of, one.without(self.of.request)))
         return None if plan is None else self._told(replace(one, option=LIMITS[name].option or "--limit"), plan)
 
     def _told(self, one: Constraint, plan: PricedPlans) -> Loosening:
@@ -350,7 +351,7 @@ class Loosener:
 
     def _first(self, request: SpaceRequest, leading: LeadingKey | None = None) -> PricedPlans | None:
         """Return the first plan in order, ``leading`` compared before all else; None: nothing satisfies the request."""
-        of = replace(self.of, request=request)
+        of = asking(self.of, request)
         if not may_keep_limits(of):
             return None
         return first_plan(replace(of, order=replace(of.order, leading=leading)))
@@ -424,7 +425,7 @@ def smallest_conflict(
                 request = constraint.without(request)
             if is_any:
                 request = _of_any_mini_batch(request, one.limits)
-            of = replace(one, request=request)
+            of = replace(one, request=without_efficiency(request))
             if may_keep_limits(of) and any(plans.size for plans in lawful_plans(of)):
                 return True
         return False

@@ -28,7 +28,7 @@ from planner.errors import CoverageError, PlannerError, Refusal, UsageError
 from planner.search.bases import SplitLimits
 from planner.search.exhaustive import Asked, Outcome, Stopped, check_target
 from planner.search.ranking import Order, check_limits, order_of, rounded
-from planner.search.search import search
+from planner.search.search import first_plan, search
 from planner.search.space import Limits
 from planner.sources.overheads import Overheads
 from planner.sources.sources import Sources, candidate_precisions, check_candidate
@@ -43,9 +43,9 @@ from planner.workload.program import block_starts
 
 __all__ = [
     "KEPT", "LAST_RESORT", "LEAST_GAIN", "NEAREST_BATCH", "Asked", "Gains", "Searchable", "Settings", "as_run",
-    "different_sets", "fits_somewhere", "kept", "least_of_all", "limits_of", "of_tables", "one_more",
+    "asking", "different_sets", "fits_somewhere", "kept", "least_of_all", "limits_of", "of_tables", "one_more",
     "order_and_limits", "over_leasts", "run_by", "searchable_among", "switch_gains", "with_last_resort",
-    "with_nearest_batch",
+    "with_nearest_batch", "without_efficiency",
 ]  # fmt: skip
 
 
@@ -228,16 +228,28 @@ def over_leasts(asked: SomeAsked, stopped: Stopped | None = None) -> SomeAsked:
         best = search(replace(asked, order=alone), keep=1, stopped=stopped).best
         if best is not None:
             leasts[term] = float(alone.values(best)[0])
-    asked, most = replace(asked, order=replace(order, leasts=leasts)), asked.request.most
-    if "efficiency" not in most:
+    asked = replace(asked, order=replace(order, leasts=leasts))
+    if "efficiency" not in asked.request.most:
         return asked
-    rest = asked.request.changed(most={name: one for name, one in most.items() if name != "efficiency"})
-    smallest = search(replace(asked, request=rest), keep=1, stopped=stopped).smallest
+    smallest = search(replace(asked, request=without_efficiency(asked.request)), keep=1, stopped=stopped).smallest
     if smallest is None:
         return asked
     gpus = int(smallest.configurations.gpus[0])
     baseline = gpus, gpus / float(smallest.predictions.samples_per_s[0])
     return replace(asked, order=replace(asked.order, baseline=baseline))
+
+
+def without_efficiency(request: SpaceRequest) -> SpaceRequest:
+    """Return a request without its limit of efficiency: the baseline keeps any."""
+    return request.changed(most={name: one for name, one in request.most.items() if name != "efficiency"})
+
+
+def asking(of: Asked, request: SpaceRequest) -> Asked:
+    """Return another request in its place; efficiency is of its own plans."""
+    if "efficiency" not in request.most:
+        return replace(of, request=request)
+    asked = over_leasts(replace(of, request=request, order=replace(of.order, leading=None)))
+    return replace(asked, order=replace(asked.order, leading=of.order.leading))
 
 
 LAST_RESORT = "as nothing fits otherwise"
@@ -262,21 +274,36 @@ def with_last_resort(asked: Sequence[SomeAsked]) -> list[SomeAsked]:
 
 
 def with_nearest_batch(asked: Sequence[SomeAsked], outcomes: Sequence[Outcome]) -> list[SomeAsked]:
-    """Widen the window to the nearest mini-batch, for when no plan is inside.
+    """Widen the window to the nearest mini-batch of which a plan keeps the limits, for when no plan is inside.
 
-    Nothing where a window was asked for, some plan is found, a limit is in the way, or no mini-batch is near.
+    Within limits at most twice the target. Nothing where a window was asked for, some plan is found, or none is near.
     """
-    if not asked[0].request.takes_nearest or any(
-        one.best is not None or any(why.code == "limit" for why in one.refused) for one in outcomes
-    ):
+    first, reaches = asked[0].request, list[float]()
+    if not first.takes_nearest or "sync" not in first.modes or any(one.best is not None for one in outcomes):
         return []
-    reaches = []
     for of, one in zip(asked, outcomes, strict=True):
         if (near := one.nearest) is not None:
             reach = of.order.reaches(near.configurations, near.predictions.mini_batch_mean)
             reaches += reach[~near.configurations.is_async].tolist()
-    off = min(reaches, default=0.0) / asked[0].request.target_batch
-    return [replace(one, request=one.request.changed(tolerance_sync=off)) for one in asked] if off else []
+
+    def has_plan(distance: int) -> bool:
+        changes = {"mode": ("sync",), "tolerance_sync": distance / first.target_batch}
+        rest = (replace(one, request=without_efficiency(one.request).changed(**changes)) for one in asked)
+        return any(first_plan(one) is not None for one in rest)
+
+    below, off = 0, int(min(reaches, default=first.target_batch if first.most else 0))
+    if first.most:  # the wider the window, the more plans: a bisection
+        step = 1
+        while step < off and not has_plan(step):
+            below, step = step, 2 * step
+        if step >= off and not reaches and not has_plan(off):
+            return []
+        off = min(step, off)
+        while off - below > 1:
+            middle = (below + off) // 2
+            below, off = (below, middle) if has_plan(middle) else (middle, off)
+    wider = [replace(one, request=one.request.changed(tolerance_sync=off / first.target_batch)) for one in asked]
+    return least_of_all(list(map(over_leasts, wider))) if off else []
 
 
 def fits_somewhere(one: Asked) -> bool:

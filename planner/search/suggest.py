@@ -66,14 +66,8 @@ MOST_KEPT = 2**13
 def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
     """Return the answer to a request; nothing that fits is an answer too, with what to loosen.
 
-    Parameters
-    ----------
-    provenance : mapping of request key to Sourced, stands in the answer as ``request``
-
-    Raises
-    ------
-    UsageError : a value breaks its rule, is more than the cluster has, or asks for what is not supported
-    CoverageError : no precision and mode of the request can be priced, or a link or term is missing
+    ``provenance``: by request key, stands in the answer as ``request``. UsageError: a value breaks its rule, is more
+    than the cluster has, or is not supported; CoverageError: nothing asked for can be priced, or a link is missing.
     """
     return suggest_among([(problem, request)], provenance)
 
@@ -93,16 +87,12 @@ def suggest_among(
 
     Parameters
     ----------
-    asked : sequence of (Problem, SpaceRequest), that differ in the framework, and in the kinds of parallelism that it
-        allows
-    provenance : mapping of request key to Sourced, stands in the answer as ``request``
-    left_out : mapping of framework to PlannerError, that are no candidates, and why
-    searcher : looks for the plans of each
-    watch : whether the other searches are to end: those for the leasts of a weighted objective, with the least so far,
-        and those of changed inputs, of which those that are done are told
+    asked : that differ in the framework, and in the kinds of parallelism that it allows
+    left_out : frameworks that are no candidates, and why
+    watch : whether the searches beside the main one are to end: of leasts of a sum, and of changed inputs
     settings : that were given: what to loosen where nothing fits
 
-    UsageError, CoverageError: as :func:`suggest`, where none of the frameworks can be searched: that of the first.
+    UsageError, CoverageError: as :func:`suggest`, of the first framework where none can be searched.
     """
     errors = dict(left_out or {})
     several = len(asked) + len(errors) > 1
@@ -148,8 +138,13 @@ def suggest_among(
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
     if plan is not None and "tolerance" in provenance and provenance["tolerance"].source == NEAREST_BATCH:
         target, mean = asked[0][1].target_batch, format_samples(plan.prediction.mini_batch.mean)
-        way = f"{exact.given} takes exactly {target}" if exact else f"--tolerance 0 insists on {target}"
-        words = f"the nearest mini-batch is {mean}; {way}"
+        within = " within limits" if asked[0][1].most and not exact else ""
+        way = (
+            f"{exact.given} takes exactly {target}"
+            if exact
+            else f"--tolerance 0 insists{'' if within else f' on {target}'}"
+        )
+        words = f"the nearest mini-batch{within} is {mean}; {way}"
         of_request |= {PlanWarning("nearest_batch", f"{target}", words): None}
     return replace(
         answer,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -44,3 +45,33 @@ def test_what_was_not_left_out_is_said(run: Run) -> None:
     assert "epoch=1s, even with all other options left out" in " ".join(run(*words)[1].split())
     scenario = (*words, "--scenario", "inter_node.bandwidth=50GB/s")
     assert "even with all other options except --scenario left out" in " ".join(run(*scenario)[1].split())
+
+
+@pytest.mark.parametrize(
+    ("target", "limit", "kept"),
+    [
+        ("138", ("--limit", "efficiency=80%"), lambda plan: plan["efficiency"] >= 0.8),
+        ("138", ("--deadline", "260s"), lambda plan: plan["prediction"]["epoch_s"]["value"] <= 260),
+        ("138", ("--limit", "epoch=4.4min"), lambda plan: plan["prediction"]["epoch_s"]["value"] <= 264),
+    ],
+)
+def test_limits_hold_for_the_nearest_mini_batch_too(
+    target: str, limit: tuple[str, str], kept: Callable[[dict[str, Any]], bool], run: Run
+) -> None:
+    """A wider window has none nearer that keeps them; who insists on the target is refused by it."""
+    asked = ("suggest", "--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", target)
+    code, out, _ = run(*asked, *limit, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert "nearest_batch" in {one["code"] for one in answer["warnings"]}
+    assert all(map(kept, answer["plans"]))
+    code, out, _ = run(*asked, *limit, "--tolerance", "0")
+    assert code == 4
+    assert f"--target-batch {target} --tolerance 0%" in " ".join(out.split())
+
+
+def test_a_limit_that_no_mini_batch_near_the_target_keeps_is_named_with_it(run: Run) -> None:
+    asked = ("suggest", "--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", "138")
+    code, out, _ = run(*asked, "--limit", "epoch=1min")
+    assert code == 4
+    assert "No plan here meets --limit epoch=60s and --target-batch 138 together" in " ".join(out.split())

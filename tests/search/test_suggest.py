@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,11 @@ from planner.domain.axes import AXES
 from planner.domain.prediction import MiniBatch
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import KNEE_SHARE, KNEE_TIMES, Loosening, Refused, Suggestion
+from planner.search.exhaustive import Asked
 from planner.search.explain import label
 from planner.search.loosen import tolerance_that_suffices
+from planner.search.search import search
+from planner.search.searchable import over_leasts, with_nearest_batch
 from planner.steps.describe import Deviation
 from planner.steps.warnings import window_missed
 from planner.units import parse_fraction
@@ -304,3 +308,51 @@ def test_the_knee_has_the_fewest_gpu_hours_within_its_times(
         positions = [plan.position for plan in answer.plans]
         assert positions == sorted(set(positions))
         assert len(positions) <= max(top, 2) + 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    target=st.integers(2, 60),
+    nodes=st.sets(st.integers(1, 6), min_size=1),
+    sub_batch=st.sampled_from([(1, 2), (3, 7), (5,)]),
+    limits=st.fixed_dictionaries(
+        {},
+        optional={
+            "epoch": st.floats(500, 6000),
+            "nodes": st.integers(1, 5),
+            "samples-per-s": st.floats(5, 90),
+            "efficiency": st.floats(0.5, 1),
+        },
+    ),
+)
+def test_the_nearest_mini_batch_is_the_nearest_of_which_a_plan_keeps_the_limits(
+    machine: Any, target: int, nodes: set[int], sub_batch: tuple[int, ...], limits: dict[str, float]
+) -> None:
+    """Of an efficiency some plan keeps any limit: it is that of the fastest on the fewest devices at best."""
+    asked = {"nodes": (*sorted(nodes),), "sub_batch": sub_batch, "precision": ("fp32",), "mode": ("sync",)}
+    request = SpaceRequest(target, takes_nearest=True).changed(**asked, most=limits)
+    quantities: dict[str, Callable[[Any], float]] = {
+        "epoch": lambda one: machine.one(one)["epoch_s"],
+        "nodes": lambda one: one.nodes,
+        "samples-per-s": lambda one: -machine.one(one)["samples_per_s"],
+    }
+    every = machine.brute_force(request.changed(most={}, tolerance_sync=1.0), machine.limits())
+    kept = [
+        abs(machine.one(one)["mini_batch_mean"] - target)
+        for one in every
+        if all(
+            of(one) <= (-1 if name.startswith("samples") else 1) * limits[name]
+            for name, of in quantities.items()
+            if name in limits
+        )
+    ]
+    of = over_leasts(Asked(request, machine.limits(), machine, machine.order(request)))
+    outcome = search(of, keep=1)
+    wider = with_nearest_batch([of], [outcome])
+    if not kept and not limits:  # without limits it is as far as it needs to be
+        return
+    assert (outcome.best is not None) == (0 in kept)
+    assert bool(wider) == bool(kept and 0 not in kept)
+    for one in wider:
+        assert one.request.tolerance_sync * target == pytest.approx(min(kept))
+        assert search(one, keep=1).best is not None
