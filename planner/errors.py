@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copyreg
 import difflib
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from unicodedata import category
@@ -209,6 +210,8 @@ def shown(value: object) -> str:
         return repr(shortened(value))
     if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
         return f"a whole number of over {MOST_DIGITS} digits"
+    if isinstance(value, bool | list | dict):  # as it stands in a file
+        return shortened(json.dumps(value, default=str, skipkeys=True))
     return shortened(str(value))
 
 

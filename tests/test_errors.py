@@ -51,6 +51,14 @@ def test_unknown_name_without_a_near_one_is_a_sentence_too() -> None:
     assert str(UnknownNameError("option", "zzz", ["a"], "See x.")) == "option must be a known name, got 'zzz'. See x."
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(True, "true"), ([1, False, None], "[1, false, null]"), ({"a": "b\x1b\n"}, '{"a": "b\\u001b\\n"}'), ("a", "'a'")],
+)
+def test_values_are_shown_as_they_stand_in_a_file(value: object, words: str) -> None:
+    assert errors.shown(value) == words
+
+
 def test_file_error_says_where() -> None:
     assert str(InputFileError("c.toml", "x must be given, got nothing", "links")) == (
         "c.toml: links: x must be given, got nothing"

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
+from math import inf
 from typing import Any, TypeVar
 
 from planner.cli.options import COMMANDS, OPTIONS
@@ -107,7 +108,8 @@ def _arguments(command: str, request: Mapping[str, Any]) -> dict[str, Any]:
         option = OPTIONS[key]
         items = value if isinstance(value, list) else [value]
         is_plain = bool(items) and all(isinstance(one, str | int | float) for one in items)
-        if not is_plain or option.switch != (value is True):
+        is_odd = any(one != one or one in (inf, -inf) or (items is value and one is True) for one in items)  # noqa: PLR0124 - NaN
+        if not is_plain or is_odd or option.switch != (value is True):
             raise ParameterError(key, "true or false" if option.switch else "text, a number or a list of them", value)
         if STANDARD_INPUT in items:
             raise ParameterError(key, "a name or a file", STANDARD_INPUT, "standard input may hold the requests")

@@ -430,22 +430,11 @@ FACTS = tuple(one for one in fields(Framework) if one.metadata)
 GENERIC = Framework("generic")
 """Stands for any other."""
 PYTORCH = Framework(
-    "pytorch",
-    gradient_type={ANY: "fp32"},
-    strategy="bucketed",
-    keeps_weight_shards=False,
-    casts=True,
-    frees_gradients=True,
-    bucket_copies=True,
-    whole_gradients=True,
-    tries_convolutions=True,
-    context_mebibytes=1113,
-    schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),
-    fewest_micro_batches="stages",
-    layout="nchw",
-    update="foreach",
-    starter="torchrun",
-)
+    "pytorch", gradient_type={ANY: "fp32"}, strategy="bucketed", keeps_weight_shards=False, casts=True,
+    frees_gradients=True, bucket_copies=True, whole_gradients=True, tries_convolutions=True, context_mebibytes=1113,
+    schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"), fewest_micro_batches="stages",
+    layout="nchw", update="foreach", starter="torchrun",
+)  # fmt: skip
 """What is assumed where no framework is named; as in its file."""
 
 

@@ -167,14 +167,11 @@ def _cluster(
     else:
         accelerator = Accelerator(**{**inline, "name": gpu})
     return Cluster(
-        name=f"{keys['name']}, group {group['name']}" if several else keys["name"],
-        nodes=group["count"],
-        node=Node(group["gpus"], accelerator, group["host_memory_bytes"], group["cpu_threads"]),
-        **(links or {}),
-        storage=keys["storage"],
-        usd_per_gpu_hour=(keys["price"] or {}).get("usd_per_gpu_hour"),
+        name=f"{keys['name']}, group {group['name']}" if several else keys["name"], nodes=group["count"],
+        node=Node(group["gpus"], accelerator, group["host_memory_bytes"], group["cpu_threads"]), **(links or {}),
+        storage=keys["storage"], usd_per_gpu_hour=(keys["price"] or {}).get("usd_per_gpu_hour"),
         sources=keys["sources"],
-    )
+    )  # fmt: skip
 
 
 def write_cluster(cluster: Cluster) -> str:
@@ -265,14 +262,10 @@ def _alternative(text: str, cluster: Cluster, find_accelerator: FindAccelerator)
             raise ParameterError("--scenario item 'edr'", rule, f"{rate / 1e9:g} GB/s on {cluster.name}")
         of_inter_node = {"all_reduce": rate / EDR_BYTES_PER_S}
     return Scenario(
-        text,
-        multipliers,
-        link_values,
-        2 if "fp16" in items else 1,
-        {"forward": 0.5, "backward": 0.5} if "fp16" in items else {},
-        of_inter_node,
+        text, multipliers, link_values, 2 if "fp16" in items else 1,
+        {"forward": 0.5, "backward": 0.5} if "fp16" in items else {}, of_inter_node,
         _scenario_accelerator(devices, cluster, find_accelerator),
-    )
+    )  # fmt: skip
 
 
 def _scenario_accelerator(items: list[str], cluster: Cluster, find_accelerator: FindAccelerator) -> Accelerator | None:

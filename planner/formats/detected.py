@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.errors import InputFileError, printable, shown
+from planner.errors import InputFileError, printable, shortened, shown
 from planner.formats.documents import parse_text
 
-SINFO = ("sinfo", "-a", "-e", "-o", "%N %D %P %c %m %G")
+SINFO = ("sinfo", "-a", "-e", "-o", "%N %D %P %T %c %m %G")
 COMMANDS = {
     "sinfo": SINFO,
     "nvidia-smi": (
@@ -31,6 +31,8 @@ COMMANDS = {
 }  # fmt: skip
 """Name -> command of what is read here."""
 MOST_NODES = 100_000
+_UNUSABLE = re.compile(r"(?i)down(?!_)|drain|drng|fail|err|futu?r|inval|.*\*|.*[+](down|drain|fail|not_resp)")
+"""States of nodes that start no jobs; one that is powered down is started for them."""
 PCIE_LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """PCI Express generation -> bytes a lane moves each way [GB/s]: 2.5 to 64 GT/s less its line code (PCI-SIG)."""
 PCIE_SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
@@ -51,7 +53,7 @@ RECOGNISED = "that of sinfo (with its header and GRES), gres.conf that lists GPU
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node as Slurm describes it; None: unknown. ``gpu``: its type; ``also``: GPUs of other types."""
+    """A node as Slurm describes it; None: unknown. ``also``: GPUs of other types; ``state``: if it starts no jobs."""
 
     gpus: int = 0
     gpu: str = ""
@@ -59,6 +61,7 @@ class Machine:
     memory_mib: float | None = None
     source: str = ""
     also: str = ""
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ def _sinfo_table(text: str, source: str, seen: Seen) -> bool:
     for words in lines[at + 1 :]:
         if len(words) == len(lines[at]):
             row = dict(zip(lines[at], words, strict=True))
-            _add(seen, _expanded(row["NODELIST"], source), row["GRES"], (row.get("CPUS"), row.get("MEMORY")), source)
+            facts = (row.get("CPUS"), row.get("MEMORY"), row.get("STATE"))
+            _add(seen, _expanded(row["NODELIST"], source), row["GRES"], facts, source)
     return True
 
 
@@ -117,10 +121,11 @@ def _sinfo_json(text: str, source: str, seen: Seen) -> bool:
     document = parse_text(text, source, "json")
     try:
         for one in document.get("nodes", ()):  # up to Slurm 22.05
-            _add(seen, [str(one["name"])], str(one.get("gres")), (one.get("cpus"), one.get("real_memory")), source)
+            facts = (one.get("cpus"), one.get("real_memory"), one.get("state"))
+            _add(seen, [str(one["name"])], str(one.get("gres")), facts, source)
         for one in document.get("sinfo", ()):
-            sizes = (one["cpus"]["maximum"], one["memory"]["maximum"])
-            _add(seen, list(map(str, one["nodes"]["nodes"])), str(one["gres"]["total"]), sizes, source)
+            facts = (one["cpus"]["maximum"], one["memory"]["maximum"], one.get("node", {}).get("state"))
+            _add(seen, list(map(str, one["nodes"]["nodes"])), str(one["gres"]["total"]), facts, source)
     except (AttributeError, KeyError, TypeError):
         raise InputFileError(source, "document must be as sinfo --json prints it, got other keys") from None
     return bool(document.keys() & {"nodes", "sinfo"})
@@ -147,13 +152,13 @@ def _configuration(text: str, source: str, seen: Seen) -> bool:
         names = [name for name in _expanded(one.get("NodeName", "this node"), source) if name != "DEFAULT"]
         for name in names if gres or "NodeName" in one else ():
             parts.setdefault(name, []).append(gres)
-            sizes = one.get("CPUTot") or one.get("CPUs"), one.get("RealMemory")
-            _add(seen, [name], ",".join(parts[name]), sizes, source)
+            facts = one.get("CPUTot") or one.get("CPUs"), one.get("RealMemory"), one.get("State")
+            _add(seen, [name], ",".join(parts[name]), facts, source)
     return bool(parts)
 
 
-def _add(seen: Seen, names: Sequence[str], gres: str, sizes: tuple[object, object], source: str) -> None:
-    """Add nodes with their generic resources, such as ``gpu:a100:4(S:0-1),nvme:1``, CPUs and memory [MiB]."""
+def _add(seen: Seen, names: Sequence[str], gres: str, facts: tuple[object, object, object], source: str) -> None:
+    """Add nodes with their generic resources, such as ``gpu:a100:4(S:0-1),nvme:1``, CPUs, memory [MiB] and state."""
     types: Counter[str] = Counter()
     for one in re.sub(r"\([^)]*\)", "", gres).split(","):
         kind, *words = one.strip().split(":")
@@ -161,13 +166,16 @@ def _add(seen: Seen, names: Sequence[str], gres: str, sizes: tuple[object, objec
             count = int(words.pop()) if words and re.fullmatch(r"\d{1,4}", words[-1]) else 1
             types[":".join(words)] += count
     (gpu, gpus), *others = types.most_common() or [("", 0)]
-    cpus, memory = (_whole(one) for one in sizes)
+    cpus, memory = (_whole(one) for one in facts[:2])
+    state = "+".join(map(str, facts[2])) if isinstance(facts[2], list) else str(facts[2] or "")
     also = ", ".join(f"{count} {name}" for name, count in others)
+    state = state.lower() if _UNUSABLE.match(state) else ""
     machine = Machine(gpus, gpu, cpus, memory, f"{source}: {gres}" if gpus else source, also)
     for name in names:
         before = seen.nodes.get(name, Machine())
         best = machine if gpus or not before.gpus else before
-        seen.nodes[name] = replace(best, cpus=cpus or before.cpus, memory_mib=memory or before.memory_mib)
+        cpus_of, memory_of, state_of = cpus or before.cpus, memory or before.memory_mib, state or before.state
+        seen.nodes[name] = replace(best, cpus=cpus_of, memory_mib=memory_of, state=state_of)
     if len(seen.nodes) > MOST_NODES:
         raise InputFileError(source, f"nodes must be at most {MOST_NODES:,}, got more")
 
@@ -263,17 +271,26 @@ def known_of(text: str, source: str) -> str:
     seen = Seen()
     if not any(reader(text, source, seen) for reader in READERS):
         return ""
-    groups = [f"{len(names)} x {one.gpus} {one.gpu}".strip() for names, one in _groups(seen) if one.gpus]
+    groups = [f"{len(names)} x {one.gpus} {one.gpu}".strip() for names, one in _groups(seen)[0] if one.gpus]
     number = len(seen.devices) or len(seen.paths)
     return " and ".join(groups) or (f"{number} GPUs of a node" if number else "nodes without GPUs")
 
 
-def _groups(seen: Seen) -> list[tuple[list[str], Machine]]:
-    """Return the names of nodes that are alike, with what they have."""
-    groups: dict[Machine, list[str]] = {}
+Group = tuple[list[str], Machine]
+
+
+def _groups(seen: Seen) -> tuple[list[Group], list[Group]]:
+    """Return the names of nodes that are alike, with what they have: of those with GPUs that run jobs, and of others.
+
+    Where no node has GPUs, or none of them runs jobs, the others are the nodes of the cluster.
+    """
+    alike: dict[Machine, list[str]] = {}
     for name, one in seen.nodes.items():
-        groups.setdefault(one, []).append(name)
-    return [(names, one) for one, names in groups.items()]
+        alike.setdefault(one, []).append(name)
+    every = [(names, one) for one, names in alike.items()]
+    kept = [group for group in every if group[1].gpus and not group[1].state]
+    kept = kept or [group for group in every if group[1].gpus] or every
+    return kept, [group for group in every if group not in kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,17 +334,16 @@ def draft(seen: Seen, names_of: Names) -> tuple[str, list[str]]:
     ``names_of``: name and memory [byte] of a GPU -> bundled names it may have, and whether it is the first; where none
     is bundled, its own.
     """
-    groups = [one for one in _groups(seen) if one[1].gpus]
-    left_out = [name for names, one in _groups(seen) if not one.gpus for name in names]
-    if seen.nodes and not groups:
-        groups, left_out = _groups(seen), []
+    groups, left_out = _groups(seen)
     mixed = len(groups) > 1
+    is_one_here = any(_is_here(seen, names, one) for names, one in groups)
     top = [Row("format", "planner/cluster", ""), Row("version", 1, ""), Row("name", "mine", "any name")]
     sections: list[Section] = []
     for names, one in groups or [([], Machine())]:
-        is_here = _is_here(seen, names, one)
+        is_here = _is_here(seen, names, one) or not (mixed or seen.host)
         count = len(names) if names and names != ["this node"] else 1 if not names and seen.host else None
         words = f"{one.source.partition(':')[0]}: {_short(names)}" if names else "this machine"
+        words += f"; {one.state}" * bool(one.state)
         ask = "how many nodes are alike: sinfo lists them; more than one need [links.inter_node]"
         nodes = Row("count" if mixed else "nodes", count, ask if count is None else words)
         rows, accelerator, gpus, likely = _node(seen, one, names_of, is_here=is_here)
@@ -341,7 +357,7 @@ def draft(seen: Seen, names_of: Names) -> tuple[str, list[str]]:
             top.append(nodes)
             sections += [Section("[node]", rows), *accelerator]
         if gpus > 1:
-            sections.append(Section(f"[{where}.intra_node]", _intra(seen, gpus, likely, is_here=is_here)))
+            sections.append(Section(f"[{where}.intra_node]", _intra(seen, likely, is_here=is_here)))
         sections.append(Section(f"[{where}.host]", _host(seen, is_here=is_here), needed=False))
     many = any(len(names) > 1 for names, _ in groups) or mixed
     is_here = any(seen.host in names for names, _ in groups) or not seen.host or not seen.nodes
@@ -351,7 +367,17 @@ def draft(seen: Seen, names_of: Names) -> tuple[str, list[str]]:
         Section("[price]", [Row("usd_per_gpu_hour", None, "for --objective cost")], needed=False),
     ]
     lines = [line for section in [Section("", top), *sections] for line in section.lines()]
-    lines[:0] = FIRST_LINES + [f"# Nodes without GPUs are left out: {printable(_short(left_out))}."] * bool(left_out)
+    notes = dict[str, list[str]]()
+    for names, one in left_out:
+        notes.setdefault(f"in state {one.state}" if one.gpus else "without GPUs", []).extend(names)
+    first = [
+        f"# Nodes {why} are left out: {_short(names)}{f' ({len(names):,})' * (len(names) > 1)}."
+        for why, names in notes.items()
+    ]
+    if mixed and not seen.host and not is_one_here:
+        says = " and ".join(f"{count} by {source}" for source, count in _counts(seen).items())
+        first.append(f"# ? Which nodes are these, GPUs of a node: {says}? No group below has so many of their kind.")
+    lines[:0] = FIRST_LINES + [printable(line) for line in first]
     asked = [f"{one.header.strip('[]')}.{row.key}".strip(".") for one in [Section("", top), *sections] if one.needed
              for row in one.rows if row.value is None]  # fmt: skip
     return "\n".join(lines) + "\n", asked
@@ -361,13 +387,35 @@ def _is_here(seen: Seen, names: Sequence[str], one: Machine) -> bool:
     """Tell whether texts without node names belong to these nodes: by host name, else by number and type of GPUs."""
     if not names or seen.host:
         return not names or seen.host in names
-    kind, first = re.sub(r"\W|_", "", one.gpu.lower()), seen.devices[0].name if seen.devices else ""
-    is_alike = not first or kind in re.sub(r"\W|_", "", first.lower())
-    return is_alike and (len(seen.devices) or len(seen.paths) or one.gpus) == one.gpus
+    return _is_of_type(seen, one) and next(iter(_counts(seen).values()), one.gpus) == one.gpus
+
+
+def _is_of_type(seen: Seen, one: Machine) -> bool:
+    """Tell whether the first GPU may be of the type that Slurm states."""
+    kind, *first = (re.sub(r"\W|_", "", name.lower()) for name in (one.gpu, *[of.name for of in seen.devices[:1]]))
+    return not first or kind in first[0]
+
+
+def _counts(seen: Seen) -> dict[str, int]:
+    """Return how many GPUs texts without node names show, by source."""
+    both = (seen.devices[0].source if seen.devices else "", len(seen.devices)), (seen.paths_source, len(seen.paths))
+    return {source: count for source, count in both if count}
+
+
+_NUMBERED = re.compile(r"(?m)^(.*?)([0-9]{0,18})$")
 
 
 def _short(names: Sequence[str]) -> str:
-    return " ".join(names) if len(names) < 4 else f"{names[0]} ... {names[-1]}"
+    """Return names as Slurm lists them: ``gpu[001-016,020]``."""
+    runs: dict[tuple[str, bool], list[list[str]]] = {}
+    for start, digits in sorted(_NUMBERED.findall("\n".join(names)), key=lambda one: (one[0], int(one[1] or 0))):
+        found = runs.setdefault((start, bool(digits)), [])
+        if found and digits and f"{int(found[-1][-1]) + 1:0{len(found[-1][-1])}d}" == digits:
+            found[-1][1:] = [digits]
+        else:
+            found.append([digits])
+    words = [f"{start}[{','.join('-'.join(run) for run in found)}]" for (start, _), found in runs.items()]
+    return shortened(re.sub(r"\[(\d*)\]", r"\1", " ".join(words)))
 
 
 def _node(
@@ -387,9 +435,13 @@ def _node(
         kinds = list(dict.fromkeys(replace(device, pcie=None) for device in devices))
         name, memory = (kinds[0].name, kinds[0].memory_bytes) if kinds else (one.gpu, None)
         likely, is_sure = names_of(name, memory) if name else ((), False)
-        rows.append(Row("gpus", gpus, f"{source}{f'; also {one.also}' if one.also else ''}"))
+        others = [f"{of}: {count}" for of, count in _counts(seen).items() if is_here and count != gpus]
+        also = f"; also {one.also}" if one.also else "".join(f"; {other}, which is right?" for other in others)
+        rows.append(Row("gpus", None if others else gpus, f"{source if one.gpus else f'{source}: {gpus}'}{also}"))
         ask = "nvidia-smi -L tells, on a node"
-        if len(kinds) > 1:
+        if devices and not _is_of_type(seen, one):
+            rows.append(Row("gpu", None, f"{one.source}; {devices[0].source}: {name}; which is right?"))
+        elif len(kinds) > 1:
             rows.append(Row("gpu", None, "one of " + ", ".join(kind.name for kind in kinds) + ": make groups of nodes"))
         elif is_sure:
             says = kinds[0].source if kinds else one.source.partition(":")[0]
@@ -421,9 +473,9 @@ def _node(
 LATENCY = "of one message: 'planner calibrate --links' measures it"
 
 
-def _intra(seen: Seen, gpus: int, likely: Sequence[str], *, is_here: bool) -> list[Row]:
+def _intra(seen: Seen, likely: Sequence[str], *, is_here: bool) -> list[Row]:
     latency = Row("latency_us", None, LATENCY)
-    if not is_here or len(seen.paths) != gpus:
+    if not (is_here and seen.paths):
         ask = "nvlink, nvswitch or pcie4: nvidia-smi topo -m tells, on a node (--from reads it)"
         return [Row("kind", None, ask), Row("bandwidth_GBps", None, "of a GPU, one direction"), latency]
     source = seen.paths_source

@@ -39,12 +39,9 @@ JSON, of which bundled calibrations have a fiftieth. Parsing more takes over a s
 STANDARD_INPUT = "-"
 """The text that stands for standard input; a Path of this name is a file."""
 KINDS_OF_FILES = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
+    stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-}
+}  # fmt: skip
 TEMPORARY_PREFIX = f".planner-{re.sub('[^A-Za-z0-9]', '-', platform.node())[:64]}-"
 """How temporary files begin, before the process and a random number: another computer may write to the same folder."""
 DUPLICATE_KEY = re.compile(r"Cannot overwrite|Cannot declare|Duplicate inline table key '(.*)'")

@@ -243,6 +243,8 @@ _STATED_OF_TRAINING = (
 
 A word goes before each pattern, and is looked for first: most of a log says nothing, and there is much of it.
 """
+WRITERS = {"Megatron": "pretrain_gpt.py", "torchtitan": "-m torchtitan.train"}
+"""Name of a log's program -> what records of frameworks say that they start; any other program is a user's own."""
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _MEGATRON = re.compile(r"\biteration +(\d+)/ *\d+ \|.{0,200}?\belapsed time per iteration \(ms\): *([\d.]+) \|")
 _MEGATRON_MEMORY = re.compile(r"\| max reserved: ([\d.]+)\s")

@@ -110,16 +110,11 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     """
     settings = subject.settings
     keys = values_of(settings) | values_of(
-        subject,
-        network_option="" if subject.network_option == subject.network else subject.network_option,
+        subject, network_option="" if subject.network_option == subject.network else subject.network_option,
         framework=settings.framework.label,
-        rank_order=None if settings.placed_by == RANK_ORDER else settings.placed_by,
-        memory_bytes=memory_bytes,
-        parallelism="data",
-        virtual_stages=1,
-        recompute="none",
-        sharding=0,
-    )
+        rank_order=None if settings.placed_by == RANK_ORDER else settings.placed_by, memory_bytes=memory_bytes,
+        parallelism="data", virtual_stages=1, recompute="none", sharding=0,
+    )  # fmt: skip
     return {one.target: keys[one.target] for one in SUBJECT_TABLE.fields if keys[one.target] != one.default}
 
 
@@ -272,12 +267,9 @@ def _loosening(option: str, value: str, message: str) -> Loosening:
 
 
 LOOSENING_TABLE = Table.of(
-    Loosening,
-    Field("option", Text(), "option to loosen"),
-    Field("value", Text(), "value that suffices"),
-    Field("message", Text(), "what is reached then"),
-    make=_loosening,
-)
+    Loosening, Field("option", Text(), "option to loosen"), Field("value", Text(), "value that suffices"),
+    Field("message", Text(), "what is reached then"), make=_loosening,
+)  # fmt: skip
 LONGEST_LIST = 256
 """Values up to which an even range is a list."""
 

@@ -55,12 +55,9 @@ EQUAL_ENDS = 1e-9
 _BYTES = Whole(least=0, most=LARGEST_PRODUCT)
 QUANTITY = Table.of(Quantity, make=dict, title="quantity")
 _STAGE = Table.of(
-    LayersOfStage,
-    Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1),
-    make=dict,
-    doc="what stages of a pipeline hold",
-    title="layers_of_stages",
-)
+    LayersOfStage, Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1), make=dict,
+    doc="what stages of a pipeline hold", title="layers_of_stages",
+)  # fmt: skip
 STAGE_LAYERS = Field(
     "stage_layers", ListOf(_STAGE), "what stages hold, in order, where that is chosen; absent: all alike", ()
 )
@@ -311,13 +308,10 @@ def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Seq
     exposed_s = keys["seconds"] if exposed_s is None else exposed_s
     source = sources[keys["source"]]
     return record_of(
-        Term,
-        keys,
-        exposed_seconds=exposed_s,
-        share=exposed_s / period_s if period_s else 0.0,
+        Term, keys, exposed_seconds=exposed_s, share=exposed_s / period_s if period_s else 0.0,
         origins=tuple(source["origin"].split("+")),
         calibrations=tuple(filter(None, source["calibration"].split(", "))),
-    )
+    )  # fmt: skip
 
 
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what is predicted")
@@ -330,13 +324,9 @@ _ONE = Table(
     title="prediction",
 )
 _PREDICTION = Table(
-    Field("subject", SUBJECT_TABLE, "what is predicted, by name"),
-    _CONFIGURATION,
-    FIGURES,
-    SOURCES,
-    CITATIONS,
+    Field("subject", SUBJECT_TABLE, "what is predicted, by name"), _CONFIGURATION, FIGURES, SOURCES, CITATIONS,
     Field("warnings", ListOf(warning_table()), "what a reader should know", ()),
-)
+)  # fmt: skip
 PREDICTION = Kind("prediction", "json", _PREDICTION)
 _PREDICTIONS = Table(
     Field("subject", _OWN_SUBJECT, "what is predicted, by name, as far as all predictions share it"),

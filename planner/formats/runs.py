@@ -144,7 +144,8 @@ def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Row
     if isinstance(header, Refusal):
         raise InputFileError(path, header, f"line {number}")
     header = without_end(header)
-    check_header(header, f"line {number}", columns=COLUMNS, required=REQUIRED, path=path)
+    logs = ", or give a log of Megatron, torchtitan or Hugging Face's Trainer that has iterations"
+    check_header(header, f"line {number}", columns=COLUMNS, required=REQUIRED, path=path, otherwise=logs)
     return header, rows
 
 

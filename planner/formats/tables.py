@@ -112,11 +112,11 @@ def check_opening(line: str, name: str, newest: int, path: str, *, rule: str = "
 
 def check_header(
     header: list[str], where: str, *, columns: Collection[str], required: Collection[str], path: str,
-    instead: Callable[[str], str] = lambda _: "",
+    instead: Callable[[str], str] = lambda _: "", otherwise: str = "",
 ) -> None:  # fmt: skip
     """Refuse a header that is empty, has a column that is unknown or there twice, or misses a required one.
 
-    ``instead``: unknown column -> what to write, where that is known.
+    ``instead``: unknown column -> what to write, where that is known. ``otherwise``: what else it may be.
     """
 
     def refuse(problem: str) -> NoReturn:
@@ -131,7 +131,8 @@ def check_header(
                 rule, remedy = "columns must be separated by commas", f"save the file with commas, not {name}"
                 refuse(f"{rule}, got {short(text)!r}; {remedy}")
         refuse(
-            f"header must name the columns, as in '{','.join(required)}', got {short(text)!r}; write it above the rows"
+            f"header must name the columns, as in '{','.join(required)}', got {short(text)!r}; write it above the "
+            f"rows{otherwise}"
         )
     for column in header:
         if column not in columns:

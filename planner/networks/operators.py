@@ -531,15 +531,10 @@ def _join_heads(graph: Graph, one: Operator) -> None:
     norms = [one for one in heads if one.norm]
     is_masked = any(mask.is_mask and mask.shape[-2:] == (query.shape[-2], key.shape[-2]) for mask in one.inputs[3:])
     attributes = {
-        **one.attributes,
-        "causal": one.attributes["causal"] or is_masked,
-        "query": query.shape,
-        "key": key.shape,
-        "value": value.shape,
-        "rotated": heads[0].rotated + heads[1].rotated,
-        "norm": max(part.norm for part in heads[:2]),
-        "norms": [leaf for part in norms for leaf in part.weights],
-    }
+        **one.attributes, "causal": one.attributes["causal"] or is_masked, "query": query.shape, "key": key.shape,
+        "value": value.shape, "rotated": heads[0].rotated + heads[1].rotated,
+        "norm": max(part.norm for part in heads[:2]), "norms": [leaf for part in norms for leaf in part.weights],
+    }  # fmt: skip
     sources = list(dict.fromkeys(part.source for part in heads))
     joined: Tensor | None = sources[0] if len(sources) == 1 else _merged(graph, sources, one)
     rest = [bias for bias in one.inputs[3:] if bias.role == WEIGHT]

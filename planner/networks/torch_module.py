@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from planner import errors
 from planner.errors import NOTHING, InputFileError, MissingPackageError, ParameterError, PlannerError, UsageError
 from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Tensor, is_square
 
@@ -169,7 +170,9 @@ def _factory(path: str, name: str) -> Any:
             with _failing(path, "name must be a Python module that can be imported"):
                 module = importlib.import_module(path)
     if not hasattr(module, name):
-        known = ", ".join(key for key, one in vars(module).items() if callable(one) and not key.startswith("_"))
+        own = [key for key, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+        near = list(errors.nearest_names(name, own)) or [key for key in own if not key.startswith("_")]
+        known = ", ".join(near[: errors.MOST_OFFERED]) + ", ..." * (len(near) > errors.MOST_OFFERED)
         raise InputFileError(path, f"file must define the factory {name}, got {known or 'no function at all'}")
     return getattr(module, name)
 

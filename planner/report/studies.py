@@ -16,7 +16,7 @@ from planner.domain.runs import ErrorSummary, Locked, ScoredRow, Validation
 from planner.domain.samples import Verified, VerifiedTerm
 from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.report import parts
-from planner.report.blocks import Block, Line, Pairs, Table, given, heading, listing, title
+from planner.report.blocks import Block, Line, Table, given, heading, listing, title
 from planner.report.plots import BESIDE, LINE_COLOUR, SERIES_LOOKS, picture, plain_logarithms
 from planner.report.prediction import place
 from planner.units import duration_unit, format_bytes, format_duration, format_number, format_seconds
@@ -186,7 +186,7 @@ ERROR_COLUMNS = ("rows", "mean", "median", "90%", "bias", "covered")
 def validation_view(validation: Validation, files: Sequence[str], omitted: int = 0) -> Iterator[Block]:
     """Yield what rows of files add up to; ``omitted`` rows could not be read and are not among them."""
     yield title(f"{', '.join(files)}: predicted against measured")
-    yield Pairs(list(_counts(validation, omitted)))
+    yield given(_counts(validation, omitted))
     if validation.summary.n or validation.in_sample.n or not validation.memory.n:
         yield heading("abs(predicted / measured - 1), bias without abs, covered by 90% intervals")
         kinds = {"held out": validation.summary, "in-sample": validation.in_sample}
@@ -202,7 +202,7 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
                 why = "calibrations were made from all that were predicted; --hold-out fits without some"
             yield Line(f"Of held-out rows no coverage is known: {why}")
     for axis, summaries in validation.by.items():
-        if summaries:
+        if summaries and [*summaries.values()] != [validation.summary]:
             yield heading(f"By {axis}")
             yield Table(
                 (axis, *ERROR_COLUMNS), [(name or "-", *_cells(one)) for name, one in summaries.items()], ERROR_COLUMNS
@@ -235,6 +235,8 @@ def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:
     n_predicted = sum(row.predicted is not None for row in rows) + locked.predicted
     n_in_sample = sum(row.in_sample for row in rows)
     yield "rows", f"{len(rows) + omitted + locked.rows:,}: {n_predicted:,} predicted, {unread:,} refused"
+    alone = {axis: next(iter(one)) for axis, one in validation.by.items() if [*one.values()] == [validation.summary]}
+    yield "all of", ", ".join(f"{axis} {name}" for axis, name in alone.items() if name)
     if n_in_sample:
         yield "in-sample", f"{n_in_sample:,} of the predicted rows: a calibration was made from them"
     if validation.unknown_frameworks:

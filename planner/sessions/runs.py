@@ -21,7 +21,7 @@ from planner.domain.runs import MEMORY_METRIC, Run, Runs
 from planner.domain.suggestion import Suggestion
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, parse_text, read_text
-from planner.formats.logs import BATCH, GPUS, SEQUENCE, TrainingLog, steady
+from planner.formats.logs import BATCH, GPUS, SEQUENCE, WRITERS, TrainingLog, steady
 from planner.formats.runs import is_training_log, read_runs, write_runs
 from planner.formats.suggestion import KeptPlans, read_plans
 from planner.scoring.evaluate import Answer, refused, unread
@@ -253,6 +253,10 @@ def runs_of_log(log: TrainingLog, path: str, *, plan: str, position: int | None,
     )
     if log.mean_of:
         words = f"mean of all {log.mean_of:,} iterations, warm-up included"
+    framework = subject.settings.framework
+    if WRITERS.get(log.program, "") != framework.program and framework.name != GENERIC.name:
+        beside = f"plan {kept.position} of {plan} is of {framework.label}"
+        say(f"{path}: log of {log.program}, but {beside}: what these programs do otherwise counts as error")
     say(f"{path}: {format_seconds(found.time_s)}, {words}")
     own: dict[str, Any] = {"source": f"{log.program} log", "line": log.line}
     name, memory_bytes = Path(path).stem, log.memory_bytes

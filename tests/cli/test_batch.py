@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,9 @@ def test_a_bad_line_stops_no_other_and_says_its_line_and_exit_code(run: Run) -> 
         "list": ("[1]", 3, "document must be an object"),
         "long": ("x" * 70_000, 3, "at most 65,536 characters"),
         "key": ({"target_batc": 64}, 2, "did you mean 'target_batch'?"),
-        "value": (SMALL | {"target_batch": True}, 2, "target_batch must be text, a number or a list of them, got True"),
+        "value": (SMALL | {"target_batch": True}, 2, "target_batch must be text, a number or a list of them, got true"),
+        "values": (SMALL | {"target_batch": [1, True]}, 2, "a number or a list of them, got [1, true]"),
+        "infinite": (SMALL | {"target_batch": math.inf}, 2, "a number or a list of them, got inf"),
         "nested": (SMALL | {"target_batch": {}}, 2, "target_batch must be"),
         "command": (SMALL | {"command": "calibrate"}, 2, "command must be one of suggest, predict"),
         "stdin": ({"network": "-", "target_batch": 64}, 2, "network must be a name or a file, got '-'"),
@@ -43,7 +46,7 @@ def test_a_bad_line_stops_no_other_and_says_its_line_and_exit_code(run: Run) -> 
     }
     good: list[str | dict[str, Any]] = [SMALL | {"target_batch": 64}, "", SMALL | {"target_batch": 128}]
     code, documents, err = answers(run, *good, *(line for line, _, _ in bad.values()), good[0])
-    assert [one["format"] for one in documents] == ["planner/brief"] * 2 + ["planner/error"] * 11 + ["planner/brief"]
+    assert [one["format"] for one in documents] == ["planner/brief"] * 2 + ["planner/error"] * 13 + ["planner/brief"]
     assert [documents[at]["mini_batch"] for at in (0, 1, -1)] == [64, 128, 64]
     for at, (name, (_, exit_code, words)) in enumerate(bad.items(), 4):
         document = documents[at - 2]
@@ -52,7 +55,7 @@ def test_a_bad_line_stops_no_other_and_says_its_line_and_exit_code(run: Run) -> 
         assert words in document["message"]
     assert documents[-2]["answer"]["loosen"]
     assert code == 3
-    assert err.startswith("planner: 11 of 14 requests failed, the first on line 4:\n")
+    assert err.startswith("planner: 13 of 16 requests failed, the first on line 4:\n")
 
 
 def test_an_answer_is_that_of_the_command_whatever_came_before(run: Run) -> None:

@@ -130,7 +130,8 @@ def test_same_command_same_bytes(run: Run, tmp_path: Path) -> None:
 
 
 def test_view_fits_80_columns(run: Run, tmp_path: Path) -> None:
-    path = write(tmp_path / "runs.csv", ONE, EIGHT, ONE)
+    other = ONE.replace("one,", "other,").replace("dgx1-v100", "dgx-a100").replace("resnet50", "vgg16")
+    path = write(tmp_path / "runs.csv", ONE, EIGHT, ONE, other.replace(",s,", ",t,"))
     code, out, err = run("validate", "--runs", "runs.csv")
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= 80
@@ -138,6 +139,13 @@ def test_view_fits_80_columns(run: Run, tmp_path: Path) -> None:
     assert Path(path).name in out
     for words in ("By network", "By cluster", "By source", "Ranking", "Refused rows", "Worst rows", "held out"):
         assert words in out
+
+
+def test_what_all_rows_share_is_said_once(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "runs.csv", ONE)
+    _, out, _ = run("validate", "--runs", "runs.csv")
+    assert "all of  network resnet50, cluster dgx1-v100, source s\n" in out
+    assert (out.count("held out"), out.count("By "), len(out.splitlines()) < 20) == (1, 0, True)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

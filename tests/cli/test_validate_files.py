@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -198,6 +199,17 @@ def test_logs_of_training_programs_are_rows_given_the_plan(run: Run, plan: str) 
         "logs/b.txt: 30 ms, median of 3 steady times of 6 logged, spread 4.9%; left out: warm-up 2, outliers 1\n" in err
     )
     assert "logs/d: 41.67 ms, mean of all 240 iterations, warm-up included\n" in err
+    assert re.findall(r"logs/(\S+): log of (.*), but plan 1 of plan.json is of megatron-lm: what", err) == [
+        ("c.out", "torchtitan"), ("d", "Hugging Face's Trainer"), ("e.json", "Hugging Face's Trainer")
+    ]  # fmt: skip
+    code, out, err = run("validate", "--runs", "logs/c.out", "--plan", plan)
+    assert len(f"{out}{err}".splitlines()) <= 25
+
+
+def test_a_file_that_is_neither_table_nor_log_names_the_programs_of_logs(run: Run, plan: str) -> None:
+    Path("hello.txt").write_text("hello\n")
+    code, _, err = run("validate", "--runs", "hello.txt", "--plan", plan)
+    assert (code, "Megatron, torchtitan or Hugging Face's Trainer" in err) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from planner import catalog
 from planner.domain.cluster import Cluster, MixedCluster
 from planner.errors import InputFileError
-from planner.formats.detected import draft, known_of, read_reports
+from planner.formats.detected import _expanded, _short, draft, known_of, read_reports
 from planner.probes.machine import likely_names
 
 SINFO = """\
@@ -182,6 +182,74 @@ def test_groups_of_nodes_are_those_of_sinfo_and_each_node_counts_once(tmp_path: 
     assert "# gpu = ?" in text, "the driver of a node of four says nothing of those of eight"
     assert "a100-sxm4-80gb or a100-sxm4-40gb" in text
     assert asked >= UNKNOWN_INTER
+
+
+@given(st.sets(st.tuples(st.sampled_from(("gpu", "n-a", "c1x")), st.from_regex(r"[0-9]{0,4}", fullmatch=True))))
+def test_names_are_shown_as_the_ranges_that_slurm_reads(parts: set[tuple[str, str]]) -> None:
+    names = [start + digits for start, digits in parts]
+    assert sorted(_expanded(_short(names).replace(" ", ","), "a.txt")) == sorted(names) or len(_short(names)) > 200
+
+
+def test_a_gap_of_a_range_is_shown() -> None:
+    text, _ = asked_of("NodeName=gpu[001-016,020] Name=gpu Type=a100 File=/dev/nvidia[0-3]\n")
+    assert re.search(r"^nodes = 17 +# text 0: gpu\[001-016,020\]$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("state", "runs"),
+    [
+        *(
+            (one, True)
+            for one in ("idle", "mix", "mixed", "alloc", "allocated", "comp", "resv", "idle~", "powered_down")
+        ),
+        *(
+            (one, False)
+            for one in ("down*", "down", "drain", "drained*", "draining", "drng", "fail", "failing", "idle*")
+        ),
+        *((one, False) for one in ("IDLE+DRAIN", "inval", "error", "future", "maint*")),
+    ],
+)
+def test_nodes_that_start_no_jobs_are_left_out_and_said(state: str, *, runs: bool) -> None:
+    """In a table, in a document of both ages, and as scontrol shows a node."""
+    table = f"NODELIST STATE GRES\nn[1-3] idle gpu:a100:4\nn[4-5] {state} gpu:a100:4\n"
+    node = [{"name": f"n{at}", "gres": "gpu:a100:4", "state": "idle" if at < 4 else state} for at in range(1, 6)]
+    shown = [f"NodeName=n{at} Gres=gpu:a100:4\n   State={'IDLE' if at < 4 else state}\n" for at in range(1, 6)]
+    sizes = {"cpus": {"maximum": 1}, "memory": {"maximum": 1}, "gres": {"total": "gpu:a100:4"}}
+    of = [(["n1", "n2", "n3"], ["IDLE"]), (["n4", "n5"], state.upper().split("+"))]
+    new = [{"nodes": {"nodes": names}, "node": {"state": states}, **sizes} for names, states in of]
+    for text in (table, json.dumps({"nodes": node}), "".join(shown), json.dumps({"sinfo": new})):
+        drawn, _ = asked_of(text)
+        assert f"nodes = {5 if runs else 3} " in drawn
+        assert ("are left out: n[4-5] (2)." in drawn) != runs
+        assert (f"# Nodes in state {state.lower()} " in drawn) != runs
+
+
+def test_where_no_node_runs_jobs_all_are_counted() -> None:
+    text, _ = asked_of("NODELIST STATE GRES\nn[1-3] down* gpu:a100:4\n")
+    assert re.search(r"^nodes = 3 +# text 0: n\[1-3\]; down\*$", text, re.MULTILINE)
+
+
+@given(st.integers(2, 8), st.integers(0, 8), st.integers(0, 8))
+def test_what_texts_say_otherwise_is_a_question_with_both_sources(slurm: int, devices: int, paths: int) -> None:
+    texts = {"slurm": f"NODELIST GRES\nn[1-4] gpu:a100:{slurm}\n"}
+    texts |= {"driver": query("NVIDIA A100-SXM4-40GB", 40960, devices)} if devices else {}
+    texts |= {"paths": even(paths, "SYS")} if paths else {}
+    text, asked = draft(read_reports(texts), likely_names)
+    other = {name: count for name, count in (("driver", devices), ("paths", paths)) if count not in (0, slurm)}
+    assert ("node.gpus" in asked) == bool(other)
+    line = next(line for line in text.splitlines() if "gpus = " in line)
+    assert all(f"{name}: {count}, which is right?" in line for name, count in {**other}.items())
+    assert "slurm: gpu:a100" in line
+    assert ("paths: SYS at worst" in text) == bool(paths)
+
+
+def test_a_type_that_the_driver_names_otherwise_and_a_number_of_no_group_are_questions() -> None:
+    table = "NODELIST GRES\nn[1-4] gpu:h100:4\n"
+    text, asked = asked_of(table, query("NVIDIA A100-SXM4-40GB", 40960, 4))
+    assert "text 0: gpu:h100:4; text 1: NVIDIA A100-SXM4-40GB; which is right?" in text
+    assert "node.gpu" in asked
+    text, _ = asked_of(f"{table}b[1-2] gpu:h100:8\n", even(2, "SYS"))
+    assert "# ? Which nodes are these, GPUs of a node: 2 by text 1? No group below has so many of their kind." in text
 
 
 ODD = ("", "\x1b", "\n", '"', "[", "0", "99999999999999999999", "-")

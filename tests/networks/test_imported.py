@@ -118,6 +118,13 @@ def test_unknown_operators_are_allowed_when_asked() -> None:
     assert catalog.allowing_unknown("resnet50") == "resnet50"
 
 
+def test_of_a_factory_that_is_not_there_the_nearest_or_a_few_are_named() -> None:
+    with pytest.raises(InputFileError, match=r"must define the factory step, got steps$"):
+        read("step")
+    with pytest.raises(InputFileError, match=r"must define the factory nofunc, got \w+, \w+, \w+, \.\.\.$"):
+        read("nofunc")
+
+
 def test_a_file_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InputFileError, match="file must exist"):
         catalog.find_network("nothing_here.py:build")

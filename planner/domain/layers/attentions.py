@@ -480,21 +480,10 @@ _COMMON = {
     "keys": Attribute("int", 0, "positions of keys, with those of other ranks; 0: those it reads", least=0, quiet=True),
 }
 _CROSS = LayerKind(
-    _COMMON,
-    _crossed,
-    (2,),
-    joins=True,
-    calls=_attention,
-    macs=_macs,
-    multiplies_weights=False,
-    keeps=_keeps,
-    kept_besides=_kept,
-    repeated=_kept_weights,
-    inside=_inside,
-    computes="16 bits",
-    share=lambda _layer: Share("heads"),
-    module=cross_attention,
-)
+    _COMMON, _crossed, (2,), joins=True, calls=_attention, macs=_macs, multiplies_weights=False, keeps=_keeps,
+    kept_besides=_kept, repeated=_kept_weights, inside=_inside, computes="16 bits",
+    share=lambda _layer: Share("heads"), module=cross_attention,
+)  # fmt: skip
 KINDS = {
     "attention": replace(
         _CROSS,

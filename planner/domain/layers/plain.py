@@ -138,15 +138,10 @@ def _activation_keeps(layer: Layer) -> tuple[bool, bool]:
 
 def _function(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
     functions = {
-        "relu": torch.nn.ReLU,
-        "leaky_relu": lambda: torch.nn.LeakyReLU(LEAKY_SLOPE),
-        "tanh": torch.nn.Tanh,
-        "sigmoid": torch.nn.Sigmoid,
-        "gelu": torch.nn.GELU,
-        "silu": torch.nn.SiLU,
-        "hard_swish": torch.nn.Hardswish,
+        "relu": torch.nn.ReLU, "leaky_relu": lambda: torch.nn.LeakyReLU(LEAKY_SLOPE), "tanh": torch.nn.Tanh,
+        "sigmoid": torch.nn.Sigmoid, "gelu": torch.nn.GELU, "silu": torch.nn.SiLU, "hard_swish": torch.nn.Hardswish,
         "hard_sigmoid": torch.nn.Hardsigmoid,
-    }
+    }  # fmt: skip
     return functions[str(layer.attributes["function"])]()
 
 

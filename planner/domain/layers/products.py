@@ -180,15 +180,9 @@ def _adapter_module(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
 
 def _conv2d(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     return torch.nn.Conv2d(
-        inputs[0][0],
-        layer.integer("channels"),
-        layer.pair("kernel"),
-        layer.pair("stride"),
-        layer.pair("padding"),
-        layer.pair("dilation"),
-        layer.integer("groups"),
-        bias=bool(layer.attributes["bias"]),
-    )
+        inputs[0][0], layer.integer("channels"), layer.pair("kernel"), layer.pair("stride"), layer.pair("padding"),
+        layer.pair("dilation"), layer.integer("groups"), bias=bool(layer.attributes["bias"]),
+    )  # fmt: skip
 
 
 _BIAS = Attribute("bool", default=True, doc="whether a bias is added")

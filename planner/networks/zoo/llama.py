@@ -136,15 +136,10 @@ def _llama_sizes(name: str, arguments: Mapping[str, str]) -> Sizes:
     if heads % kv_heads:
         raise ParameterError(f"argument kv_heads of network {family}", f"a divisor of heads = {heads}", kv_heads)
     dense = sizes_of(
-        name,
-        arguments,
-        kv_heads=kv_heads,
-        latent=_latent_sizes(arguments),
-        qkv_bias=arguments["attention_bias"] != _NONE,
-        project_bias=arguments["attention_bias"] == "all",
-        mlp_bias=arguments["mlp_bias"] == "true",
-        around=arguments["norms"] == "around",
-    )
+        name, arguments, kv_heads=kv_heads, latent=_latent_sizes(arguments),
+        qkv_bias=arguments["attention_bias"] != _NONE, project_bias=arguments["attention_bias"] == "all",
+        mlp_bias=arguments["mlp_bias"] == "true", around=arguments["norms"] == "around",
+    )  # fmt: skip
     if arguments["head_norm"] == "true":
         dense = replace(dense, norm=dense.head_size)
     return _with_experts(dense, family, arguments) if "experts" in arguments else dense
@@ -158,14 +153,9 @@ def _with_experts(dense: Sizes, family: str, arguments: Mapping[str, str]) -> Si
         raise ParameterError(f"argument dense_layers of network {family}", f"at most layers = {dense.layers}", first)
     width, capacity = int(arguments["expert_ffn"]), arguments["capacity_factor"]
     return replace(
-        dense,
-        experts=experts,
-        top_k=top_k,
-        expert_ffn=width,
-        shared_ffn=int(arguments["shared_experts"]) * width,
-        capacity=0.0 if capacity == _NONE else float(capacity),
-        dense_layers=first,
-    )
+        dense, experts=experts, top_k=top_k, expert_ffn=width, shared_ffn=int(arguments["shared_experts"]) * width,
+        capacity=0.0 if capacity == _NONE else float(capacity), dense_layers=first,
+    )  # fmt: skip
 
 
 def _latent_sizes(arguments: Mapping[str, str]) -> transformers.Latent | None:

@@ -51,13 +51,10 @@ FFN_MULTIPLE = 256
 HEAD_SIZE = "hidden / heads"
 ATTENTION = {"attention": Argument(("fused", "unfused"), "kernels of attention; fused: one")}
 _SIZE_ARGUMENTS = {
-    "layers": ("transformer layers", 9999),
-    "hidden": ("features of a position", 999_999),
-    "heads": ("heads of attention", 9999),
-    "head_size": ("features of a head; its default is rounded down", 9999),
-    "ffn": ("features inside the feed-forward part", 9_999_999),
-    "vocabulary": ("tokens told apart", 9_999_999),
-}
+    "layers": ("transformer layers", 9999), "hidden": ("features of a position", 999_999),
+    "heads": ("heads of attention", 9999), "head_size": ("features of a head; its default is rounded down", 9999),
+    "ffn": ("features inside the feed-forward part", 9_999_999), "vocabulary": ("tokens told apart", 9_999_999),
+}  # fmt: skip
 """Argument -> what it is, and the most that it takes."""
 
 
@@ -149,17 +146,11 @@ def sizes_of(name: str, arguments: Mapping[str, str], **others: Any) -> Sizes:
         raise ParameterError(f"argument heads of network {family_of(name)}", rule, heads)
     widths = {FFN: 4 * hidden, GATED_FFN: -(-(8 * hidden // 3) // FFN_MULTIPLE) * FFN_MULTIPLE}
     given: dict[str, Any] = {
-        "layers": int(arguments["layers"]),
-        "hidden": hidden,
-        "heads": heads,
-        "head_size": head_size,
-        "ffn": widths[ffn] if ffn in widths else int(ffn),
-        "sequence": int(arguments.get("sequence", "0")),
-        "vocabulary": int(arguments.get("vocabulary", "0")),
-        "fused": arguments.get("attention") == "fused",
-        "tied": arguments.get("tied") == "true",
-        "function": arguments.get("function", "gelu"),
-    }
+        "layers": int(arguments["layers"]), "hidden": hidden, "heads": heads, "head_size": head_size,
+        "ffn": widths[ffn] if ffn in widths else int(ffn), "sequence": int(arguments.get("sequence", "0")),
+        "vocabulary": int(arguments.get("vocabulary", "0")), "fused": arguments.get("attention") == "fused",
+        "tied": arguments.get("tied") == "true", "function": arguments.get("function", "gelu"),
+    }  # fmt: skip
     return Sizes(**given | others)
 
 
