@@ -34,8 +34,8 @@ SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""
 LINES_OF_LETTERS = 2
 """What the line that says which letter is which framework takes of a short table's lines, as it is wrapped."""
-MOST_FEWER = 2
-"""Plans that a short table leaves out where lines are many."""
+MOST_FEWER, LAST_FEWER = 2, 7
+"""Plans that a short table leaves out where lines are many; up to the last where the answer has too many otherwise."""
 LEAST_SHARES = (0.0, 0.0005, 0.005)
 """Of a period, of terms that stand in the table of a prediction; the next one where lines are many."""
 MOST_LINES = 25
@@ -77,20 +77,23 @@ def suggestion_answer(
     if (in_full or line_count(blocks) <= MOST_LINES) and suggestion.switches:  # worked out on being asked for
         times = sorted(suggestion.switches.items(), key=lambda one: -one[1])
         gains = ", ".join(f"{switch} {_times(faster)} times" for switch, faster in times)
-        longer = _first_short(partial(answer, f"Faster by a switch: {gains}."), in_full=in_full)
+        longer = _first_short(partial(answer, f"Faster by a switch: {gains}."), in_full=in_full, last=MOST_FEWER)
         blocks = longer if in_full or line_count(longer) <= MOST_LINES else blocks
     yield from blocks
 
 
-def _first_short(answer: Callable[..., Iterator[Block]], *, in_full: bool = False) -> list[Block]:
+def _first_short(
+    answer: Callable[..., Iterator[Block]], *, in_full: bool = False, last: int = LAST_FEWER
+) -> list[Block]:
     """Return the answer with as many plans, start and spare lines as MOST_LINES hold."""
-    for in_short, fewer in product((False, True), range(MOST_FEWER + 1)):
+    as_usual = product((False, True), range(MOST_FEWER + 1))
+    for in_short, fewer in (*as_usual, *((True, at) for at in range(MOST_FEWER + 1, last + 1))):
         blocks = list(answer(fewer=fewer, in_short=in_short))
+        spare = [one for one in blocks if isinstance(one, Line) and one.spare and in_short and fewer >= MOST_FEWER]
+        while spare and line_count(blocks) > MOST_LINES:
+            blocks.remove(spare.pop())
         if in_full or line_count(blocks) <= MOST_LINES:
-            return blocks
-    spare = [one for one in blocks if isinstance(one, Line) and one.spare]
-    while spare and line_count(blocks) > MOST_LINES:
-        blocks.remove(spare.pop())
+            break
     return blocks
 
 
@@ -130,12 +133,15 @@ def _suggestion(
         yield Line(f"Each group by itself: {parts.group_steps(plan.prediction)}")
     if suggestion.pareto:
         one = objective_named(parts.objective_of(suggestion.request))
-        what, told = "epoch time" if one.unit == "s" else one.noun, suggestion.pareto[:MOST_OF_FRONT]
+        blank, most = ("\n", MOST_OF_FRONT) if fewer <= MOST_FEWER else ("", LAST_FEWER + 1 - fewer)
+        what, told = "epoch time" if one.unit == "s" else one.noun, suggestion.pareto[:most]
         untold = suggestion.pareto_more + len(suggestion.pareto) - len(told)
-        yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")
+        count = "" if blank or not untold else f": {len(told)} of {len(told) + untold:,}"
+        yield Line(f"{blank}Pareto front of {what}, {subject.device}s and distance from the target{count}", "bold")
         ranked = (replace(plan, position=plan.position_among(suggestion.plans) or 0) for plan in told)
         yield from plan_table(entries_of(ranked, subject))
-        yield Line(f"and {untold:,} more\n" if untold else "")
+        if blank:
+            yield Line(f"and {untold:,} more\n" if untold else "")
     yield from (Line(one.message) for one in suggestion.warnings if one.code == LOSSY)
     yield goodness(plan.prediction, own, is_kept=is_kept)
     yield from sensitivity_lines(suggestion, subject)
@@ -328,7 +334,11 @@ def _prediction(prediction: Prediction, subject: Subject, more: str, *, fewer: i
     words = parts.configuration_words(prediction.configuration, subject.device)
     yield Line(f"{place(subject)}, {words}: {_result(prediction, subject)}.", "bold")
     yield given(_figures(prediction, subject))
-    terms = [term for term in prediction.terms if term.share >= LEAST_SHARES[fewer] or term.thread == "update"]
+    terms = [
+        term
+        for term in prediction.terms
+        if term.share >= LEAST_SHARES[min(fewer, MOST_FEWER)] or term.thread == "update"
+    ]
     yield parts.terms(terms, prediction.bottleneck, subject.device, brief=True)
     if any(term.extrapolated for term in terms):
         yield Line(BEYOND_NOTE)

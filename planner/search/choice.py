@@ -15,7 +15,7 @@ import numpy as np
 from planner.domain.axes import AXES
 from planner.domain.configuration import MODES, SPLIT_AXES, Configuration, Configurations
 from planner.domain.framework import Framework
-from planner.domain.objective import TERMS
+from planner.domain.objective import TERMS, objective_named
 from planner.domain.prediction import PlanWarning, Predictions
 from planner.domain.provenance import NORMAL_90
 from planner.domain.request import SpaceRequest, Subject
@@ -161,14 +161,9 @@ class Choice:
 class _Compared:
     """Plans in order, of which some were compared with the first.
 
-    Attributes
-    ----------
-    values : of the objective
-    keys : of plans on as many devices the one with the least is taken: whether it may run out of memory, its mean
-        staleness, minus the sub-batch over the devices that share it, axes that split the network
-    hours : of the devices of each plan, in any unit; of fewer devices a plan with more of them saves nothing
-    described, first_is_better : by position, of those that were compared: the description, and the probability that
-        the first plan is better, None where errors are not known
+    ``keys``: of plans on as many devices the one with the least is taken: whether it may run out of memory, its mean
+    staleness, minus the sub-batch over the devices that share it, axes that split the network. ``hours``: of devices,
+    in any unit. ``first_is_better``: the probability of it, by position; None where errors are not known.
     """
 
     values: Sequence[float]
@@ -193,6 +188,10 @@ class _Compared:
         better = self.first_is_better[row]
         return row == 0 or (better is not None and better < SURE_PROBABILITY)
 
+    def saves_nothing(self, row: int) -> bool:
+        """Whether a plan has fewer devices than the first, and takes more hours of them."""
+        return self.gpus[row] < self.gpus[0] and self.hours[row] > self.hours[0]
+
     def end_of(self, gpus: int) -> int:
         """Return the position of the best plan on no more devices that is not tied."""
         worse = (row for row in self.first_is_better if self.gpus[row] <= gpus and not self.is_tied(row))
@@ -208,7 +207,7 @@ class _Compared:
         """
         rows: dict[int, list[int]] = {}
         for at, key in enumerate(self.keys):
-            if self.gpus[at] < self.gpus[0] and self.hours[at] > self.hours[0]:
+            if self.saves_nothing(at):
                 continue
             row = rows.setdefault(self.gpus[at], [])
             if not row or key < self.keys[row[-1]]:
@@ -226,10 +225,12 @@ class _Compared:
 
         Each key counts among those alike in the keys before it: the last that tells some apart is what the plan has.
         """
-        alike = [at for at in tied if at < self.end_of(self.gpus[at])]
+        costly = [at for at in tied if self.saves_nothing(at)]
+        alike = [at for at in tied if at < self.end_of(self.gpus[at]) and at not in costly]
         shares = any(-self.keys[at][2] != self.described[at].configuration.sub_batch for at in alike)
         most = f"the most samples per {device}" if shares else "the largest sub-batch"
-        names = (f"the fewest {device}s", "memory to spare", "the smallest staleness", most, "the simplest split")
+        fewest = f"the fewest {device}s{f' at no more {device}-hours' if costly else ''}"
+        names = (fewest, "memory to spare", "the smallest staleness", most, "the simplest split")
         apart = []
         for at, name in enumerate(names):
             key = {row: (self.gpus[row], *self.keys[row])[at] for row in (chosen, *alike)}
@@ -237,15 +238,16 @@ class _Compared:
             alike = [row for row in alike if key[row] == key[chosen]]
         *among, has = apart or ["the best prediction"]
         with_all = " and ".join(name for name in among if name != names[0])
-        is_beaten = any(self.gpus[at] < self.gpus[chosen] for at in tied)
+        is_beaten = any(self.gpus[at] < self.gpus[chosen] and at not in costly for at in tied)
+        more = f"; on fewer {device}s others take more {device}-hours" if costly and fewest not in apart else ""
         of = [
             f"on {names[0]}" if names[0] in among else "",
             f"with {with_all}" if with_all else "",
             f"that no untied plan beats on as few {device}s" if is_beaten else "",
         ]
         if any(of):
-            return f"of those {' '.join(filter(None, of))}, plan {chosen + 1} has {has}"
-        return f"plan {chosen + 1} has {has}{'' if apart else ' of them'}"
+            return f"of those {' '.join(filter(None, of))}, plan {chosen + 1} has {has}{more}"
+        return f"plan {chosen + 1} has {has}{'' if apart or more else ' of them'}{more}"
 
 
 def choice_of(
@@ -263,14 +265,16 @@ def choice_of(
 
     ``least-regret`` takes the plan whose largest expected regret against another of the tied is least, ``fastest`` the
     first, ``fewest-gpus`` that of :meth:`_Compared.fewest`. ``staleness``: its mean, plan by plan, ``which``: numbers
-    of frameworks, and ``tight``: whether it may run out of memory; empty: the same of all.
+    of frameworks, and ``tight``: whether it may run out of memory; empty: the same of all. Where the objective is hours
+    of devices none that has more of them is taken for its sub-batch.
     """
     each = (one.sub_batch * one.pipeline_parallel / one.replica_gpus for one in plans)
     tightness, stale = tight or [False] * len(plans), staleness or [0.0] * len(plans)
     keys = list(zip(tightness, stale, (-one for one in each), map(_splits, plans), strict=True))
     gpus = [one.gpus for one in plans]
-    is_time = request.objective == "epoch-time"
-    hours = [value * many if is_time else 0.0 for value, many in zip(values, gpus, strict=True)]
+    is_time, is_hours = request.objective == "epoch-time", objective_named(request.objective).is_of_gpus
+    hours = [value * (many if is_time else is_hours) for value, many in zip(values, gpus, strict=True)]
+    keys = [(*key[:2], 0.0, 0) for key in keys] if is_hours else keys
     compared = _Compared(values, gpus, keys, hours, describe)
     families = which or [0] * len(plans)
     firsts = [line[0] for line in lines_of(values, plans, families, 0)[: max(request.top, MOST_COMPARED)]]

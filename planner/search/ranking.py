@@ -179,13 +179,7 @@ class Order:
 
 
 def order_of(problem: Problem, request: SpaceRequest) -> Order:
-    """Return the order of a request.
-
-    Raises
-    ------
-    ParameterError : unknown objective, or a weighted sum against its rules
-    UsageError : ``cost`` without a price, or ``time-to-accuracy``, which is not supported yet
-    """
+    """Return the order of a request; ParameterError, UsageError: its objective is unknown, or has no price."""
     terms = weights_of(request.objective)
     if request.objective == "time-to-accuracy":
         rest = ", which is not supported yet"
@@ -232,14 +226,9 @@ MOST_CELLS = 2**20
 def pareto_front(value: FloatArray, gpus: IntArray, distance: FloatArray) -> IntArray:
     """Return the positions of the points that no other dominates, ascending; smaller is better in all three.
 
-    A point dominates another if it is nowhere worse and somewhere better. Of equal points the first is kept. Exact, in
-    O(k log k) for k points: sorted by (gpus, value, distance), a point survives within its GPU count where its
-    distance is below the running minimum; the survivors of ascending GPU counts are then held against the staircase
-    (value up, distance down) of all smaller counts.
-
-    Parameters
-    ----------
-    value, gpus, distance : ndarray, shape (k,), without NaN
+    Of equal points the first is kept; none of the three, shape (k,), has NaN. Exact, in O(k log k): sorted by (gpus,
+    value, distance), a point survives within its GPU count where its distance is below the running minimum; the
+    survivors of ascending GPU counts are then held against the staircase (value up, distance down) of smaller counts.
     """
     k = value.size
     if k == 0:
@@ -265,12 +254,7 @@ def pareto_front(value: FloatArray, gpus: IntArray, distance: FloatArray) -> Int
 
 
 class Stairs:
-    """The least value that a front of k points reaches within a number of GPUs and a distance.
-
-    Parameters
-    ----------
-    value, gpus, distance : ndarray, shape (k,), without NaN
-    """
+    """The least value that a front of points, shape (k,), reaches within a number of GPUs and a distance."""
 
     def __init__(self, value: FloatArray, gpus: IntArray, distance: FloatArray) -> None:
         self._gpus, row = np.unique(gpus, return_inverse=True)

@@ -487,3 +487,20 @@ def test_a_network_of_a_folder_has_its_name_in_the_answer(run: Run, tmp_path: Pa
     assert out.startswith(f"{name} on dgx-h100, target mini-batch 64: take plan")
     (tmp_path / "answer.json").write_text(run("suggest", *asked, "--json")[1])
     assert run("explain", str(tmp_path / "answer.json"))[1].startswith(f"{name} on dgx-h100, ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("resnet50", "dgx1-v100", "1000", "--pareto"),
+        ("llama3-8b", "dgx-h100", "512", "--precision", "bf16", "--pareto"),
+        ("llama3-8b", "dgx-h100", "512", "--precision", "bf16", "--objective", "gpu-hours", "--tokens", "1e12"),
+    ],
+)
+def test_a_screen_holds_an_answer_with_its_front_and_its_sentences(run: Run, words: tuple[str, ...]) -> None:
+    network, cluster, target, *others = words
+    asked = ("--network", network, "--cluster", cluster, "--target-batch", target, *others)
+    _, out, err = run("suggest", *asked)
+    lines = [*out.splitlines(), *err.splitlines()]
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80

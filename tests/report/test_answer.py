@@ -133,11 +133,25 @@ def test_a_pareto_front_has_at_most_50_rows(
     size: int, suggestion: Suggestion, prediction: Prediction, subject: Subject, printed: Printed
 ) -> None:
     front = tuple(Plan(at, prediction, "") for at in range(1, size + 1))
-    text = printed(suggestion_answer(replace(suggestion, pareto=front), subject)).partition("Pareto front")[2]
+    of_front = replace(suggestion, pareto=front)
+    text = printed(suggestion_answer(of_front, subject, in_full=True)).partition("Pareto front")[2]
     assert sum(" 8 x 8 " in f" {line} " for line in text.splitlines()) == min(size, 50)
     assert ("\nand 23 more\n" in text) == (size == 73)
     counted = replace(suggestion, pareto=front[:50], pareto_more=1621)
-    assert "\nand 1,621 more\n" in printed(suggestion_answer(counted, subject))
+    assert "\nand 1,621 more\n" in printed(suggestion_answer(counted, subject, in_full=True))
+
+
+@pytest.mark.parametrize("size", [1, 3, 9, 50])
+def test_a_short_answer_has_as_much_of_the_front_as_its_lines_hold_and_counts_the_rest(
+    size: int, suggestion: Suggestion, prediction: Prediction, subject: Subject, printed: Printed
+) -> None:
+    front = tuple(Plan(at, prediction, "") for at in range(1, size + 1))
+    of_front = replace(suggestion, pareto=front, pareto_more=0 if size < 50 else 1621)
+    lines = printed(suggestion_answer(of_front, subject)).splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("Pareto front"))
+    rows = sum(" 8 x 8 " in f" {line} " for line in lines[at:])
+    assert len(lines) <= 25
+    assert lines[at].endswith(f": {rows} of {size + of_front.pareto_more:,}") == (rows < size)
 
 
 def test_constraints_that_contradict_each_other_are_named(

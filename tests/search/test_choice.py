@@ -47,6 +47,8 @@ def choice_among(
     values: Sequence[float] = (),
     staleness: Sequence[float] = (),
     tight: Sequence[bool] = (),
+    *,
+    objective: str = "epoch-time",
 ) -> Choice:
     """Return what is taken of plans, 1 % apart, that differ from the first by a deviation, by position."""
 
@@ -54,7 +56,9 @@ def choice_among(
         return [SimpleNamespace(configuration=plans[row]) for row in rows], lambda _, other: deviation(rows[other])
 
     apart = [1.02**at for at in range(len(plans))]
-    return choice_of(values or apart, plans, describe, SpaceRequest(36), staleness=staleness, tight=tight)
+    return choice_of(
+        values or apart, plans, describe, SpaceRequest(36, objective=objective), staleness=staleness, tight=tight
+    )
 
 
 @given(first=st.floats(1e-3, 1e3), ratio=st.floats(0.2, 5.0), deviation=st.floats(0.01, 2.0))
@@ -93,23 +97,28 @@ def test_plans_of_one_family_share_a_line_and_the_chosen_one_is_the_first_of_its
 @given(
     st.lists(
         st.tuples(st.integers(1, 4), st.floats(1, 1.05), st.integers(1, 9), st.floats(0, 1), st.booleans()), min_size=1
-    )
+    ),
+    st.sampled_from(["epoch-time", "gpu-hours", "cost"]),
 )
 def test_no_tied_plan_has_fewer_gpus_or_as_many_and_more_memory_or_a_smaller_staleness(
-    rows: list[tuple[int, float, int, float, bool]],
+    rows: list[tuple[int, float, int, float, bool]], objective: str
 ) -> None:
     """Unless it takes more GPU-hours than plan 1, or a plan that is surely worse beats it on no more devices."""
     plans = [Configuration(nodes, 8, at + 1, mode="async") for at, (nodes, *_) in enumerate(rows)]
     values = np.cumprod([step for _, step, *_ in rows]).tolist()
     _, _, stale, deviations, tight = zip(*rows, strict=True)
-    taken = choice_among(plans, deviations.__getitem__, values, stale, tight).row
+    choice = choice_among(plans, deviations.__getitem__, values, stale, tight, objective=objective)
+    taken = choice.row
+    hours = [value * (plan.gpus if objective == "epoch-time" else 1) for value, plan in zip(values, plans, strict=True)]
     better = [probability_better(values[0], value, one) for value, one in zip(values, deviations, strict=True)]
     worse = [at for at, one in enumerate(better) if at and one is not None and one >= SURE_PROBABILITY]
     assert taken not in worse
     if plans[taken].gpus < plans[0].gpus:
-        assert values[taken] * plans[taken].gpus <= values[0] * plans[0].gpus
+        assert hours[taken] <= hours[0]
+    costly = any(plans[at].gpus < plans[0].gpus and hours[at] > hours[0] for at in choice.tied)
+    assert ("more GPU-hours" in choice.reason) == costly
     for at, plan in enumerate(plans):
-        saves = plan.gpus == plans[0].gpus or values[at] * plan.gpus <= values[0] * plans[0].gpus
+        saves = plan.gpus == plans[0].gpus or hours[at] <= hours[0]
         if saves and (plan.gpus, tight[at], stale[at]) < (plans[taken].gpus, tight[taken], stale[taken]):
             assert any(one <= at and plans[one].gpus <= plan.gpus for one in worse)
 
@@ -307,3 +316,21 @@ def test_no_asynchronous_plan_that_was_priced_and_is_tied_has_fewer_gpus_or_is_a
     taken = chosen.prediction.configuration.gpus, chosen.prediction.staleness.mean
     for at in np.flatnonzero(~worse).tolist():
         assert (gpus[at], stale[at]) >= taken or (worse[:at] & (gpus[:at] <= gpus[at])).any()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.floats(1, 1.05), st.integers(1, 64), st.booleans()), min_size=1),
+    st.sampled_from(["gpu-hours", "cost"]),
+)
+def test_hours_that_are_to_be_least_are_given_for_memory_to_spare_alone(
+    rows: list[tuple[int, float, int, bool]], objective: str
+) -> None:
+    """Not for a larger sub-batch, a simpler split or fewer GPUs."""
+    plans = [Configuration(nodes, 8, sub_batch) for nodes, _, sub_batch, _ in rows]
+    values = np.cumprod([step for _, step, *_ in rows]).tolist()
+    tight = [one[-1] for one in rows]
+    taken = choice_among(plans, lambda _: 1.0, values, tight=tight, objective=objective).row
+    if values[taken] > values[0]:
+        assert plans[taken].gpus == plans[0].gpus
+        assert (tight[0], tight[taken]) == (True, False)
+        assert all(tight[at] for at in range(taken) if plans[at].gpus == plans[0].gpus)
