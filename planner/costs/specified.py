@@ -426,15 +426,9 @@ def without_process(entry: Entry) -> Entry:
     names, values = mean.names(settings), vector(entry.settings, "mean_coefficients").tolist()
     ranges = {name: ends for name, ends in entry.ranges.items() if name in names or name in WORK_COLUMNS[entry.kind]}
     return replace(
-        entry,
-        term=mean.name,
-        settings=settings,
-        coefficients=dict(zip(names, values, strict=True)),
-        standard_errors={},
-        covariance=None,
-        fixed=tuple(name for name in entry.fixed if name in names),
-        ranges=ranges,
-    )
+        entry, term=mean.name, settings=settings, coefficients=dict(zip(names, values, strict=True)),
+        standard_errors={}, covariance=None, fixed=tuple(name for name in entry.fixed if name in names), ranges=ranges,
+    )  # fmt: skip
 
 
 def _narrow(wide: Entry, entry: Entry, target: Accelerator) -> Entry:

@@ -113,18 +113,11 @@ def robust_least_squares(
         return rho
 
     result = least_squares(
-        lambda x: np.concatenate([root * residuals(x), x / deviations]),
-        start,
-        jac=lambda x: np.concatenate([root[:, None] * jacobian(x), np.diag(1 / deviations)]),
-        loss=loss,
-        method="trf" if least is None else "dogbox",
-        bounds=(-np.inf if least is None else least, np.inf),
-        x_scale=deviations,
-        ftol=tolerance,
-        xtol=tolerance,
-        gtol=min(1e-6, tolerance),
-        max_nfev=100,
-    )
+        lambda x: np.concatenate([root * residuals(x), x / deviations]), start,
+        jac=lambda x: np.concatenate([root[:, None] * jacobian(x), np.diag(1 / deviations)]), loss=loss,
+        method="trf" if least is None else "dogbox", bounds=(-np.inf if least is None else least, np.inf),
+        x_scale=deviations, ftol=tolerance, xtol=tolerance, gtol=min(1e-6, tolerance), max_nfev=100,
+    )  # fmt: skip
     huber_weights = np.minimum(1.0, huber / np.maximum(np.abs(residuals(result.x)), 1e-300))
     slopes = jacobian(result.x) * (root * np.sqrt(huber_weights))[:, None]
     return result.x, np.linalg.inv(slopes.T @ slopes + np.diag(1 / deviations**2))

@@ -157,6 +157,10 @@ class Forms:
             "operator", one, tuple(sources), **{"forward": moved, "backward": moved, **sizes_of(shape), **more}
         )
 
+    def is_shared(self, leaves: set[Tensor]) -> bool:
+        """Tell whether parameters are known to be those of an earlier layer."""
+        return leaves <= self.used and (not self.graph.is_merged or leaves <= self.graph.repeated)
+
     def own(self, *weights: Tensor) -> int:
         """Return the parameters that weights are made of and that no layer before has."""
         leaves = {leaf: None for weight in weights for leaf in weight.parameters()}
@@ -171,7 +175,7 @@ class Forms:
         """
         leaves = {leaf for weight in weights for leaf in weight.parameters()}
         again = sum(leaf.size for leaf in leaves & self.used)
-        is_shared = leaves <= self.used and not self.graph.is_merged
+        is_shared = self.is_shared(leaves)
         more = self.own(*weights) + again - layer_parameters
         if again and not more:
             self.shared += again * (not is_shared)

@@ -61,7 +61,7 @@ class _Layers(Forms):
             "dropout": self._dropout, "attention": self._attention, "gate": self._gate, "copy": self._copy,
         }  # fmt: skip
         leaves = {leaf for tensor in one.inputs for leaf in tensor.parameters()}
-        is_again = leaves <= self.used and not self.graph.is_merged
+        is_again = self.is_shared(leaves)
         forms, used = dict(self.forms), set(self.used)
         try:
             makers.get(one.kind, self._unknown)(one)
@@ -497,14 +497,17 @@ class _Layers(Forms):
     def unknown_words(self, network: Network) -> str:
         """Return the sentence on operators that are not known, with their shares of FLOP and bytes, forward.
 
-        One that is not known counts one FLOP an element; bytes are those of every tensor, read and written once.
+        One that is not known counts one FLOP an element, and two a position for each of its parameters; bytes are those
+        of every tensor, read and written once.
         """
-        shapes = layer_shapes(network)
+        shapes, unknown = layer_shapes(network), {name for _, name in self.unknown}
         flop, moved = dict[str, int](), dict[str, int]()
         for layer in network.layers:
             inputs, output = input_shapes(layer, shapes), prod(shapes[layer.name])
             site = Site(0, layer, inputs, shapes[layer.name], 0, (), 1)
             flop[layer.name] = 2 * LAYER_KINDS[layer.kind].macs(site) or output
+            if layer.name in unknown:  # each position, the last axis of its input, is multiplied with its weights
+                flop[layer.name] += 2 * layer.integer("parameters") * prod(inputs[0][:-1])
             moved[layer.name] = (output + sum(map(prod, inputs))) * (not LAYER_KINDS[layer.kind].is_view)
         kinds: dict[str, list[str]] = {}
         for label, name in self.unknown:

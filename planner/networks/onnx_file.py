@@ -1,13 +1,14 @@
 """ONNX files: the graph as it stands, with the shapes that the ``onnx`` package infers; weights are not read.
 
 Initial values of more than one number are parameters, but for statistics of batch normalisation, what only says where
-something stands, and what goes through sines.
+something stands, and what goes through sines; of one number those of operators that have parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ _KINDS: Mapping[str, str] = {
         ("Pad", "DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND", "ScatterND", "CumSum"), "copy"
     ),
 }
+_ONE_NUMBER = (
+    "Conv", "ConvTranspose", "Gemm", "MatMul", "PRelu", *(name for name in _KINDS if "Normalization" in name),
+)  # fmt: skip
+"""Operators whose second and third inputs are parameters, of one number too."""
+_RECURRENT = ("LSTM", "GRU", "RNN")
 _SMALL = 512
 """Numbers of a constant that shapes may be made of, at most."""
 _HIDDEN = -1e4
@@ -120,6 +126,7 @@ class _Reader:
         self.types: dict[str, int] = {}
         self.protos: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.parts: dict[tuple[Tensor | int, ...], Tensor] = {}
         self.values = {one.name: one for one in graph.initializer}
         for one in graph.initializer:
             self._note(one.name, onnx.helper.make_tensor_type_proto(one.data_type, list(one.dims)))
@@ -148,12 +155,17 @@ class _Reader:
         gathered = {name for node in graph.node if node.op_type == "Gather" for name in node.input}
         tables = {one.name: one for one in graph.initializer if one.name in gathered and len(one.dims) > 1}
         batch = self.graph.batch
+        single = {name for node in graph.node if node.op_type in _ONE_NUMBER for name in node.input[1:3]}
+        single |= {name for node in graph.node if node.op_type in _RECURRENT for name in node.input[1:4]}
+        last = {node.output[0] for node in graph.node if node.op_type == "MatMul" and node.input[1] in single}
+        single |= {name for node in graph.node if node.op_type == "Add" and last & {*node.input} for name in node.input}
         joined = ("Mul", "Add", "Concat", "Expand", "Slice")
         others = {name for node in graph.node if node.op_type not in joined for name in node.input}
         summed = {name for node in graph.node if node.op_type != "Mul" for name in node.input}
         for one in sorted(graph.initializer, key=lambda one: one.name not in tables):
             shape = tuple(one.dims)
-            is_weight = one.data_type in _FLOATS and prod(shape) > 1 and one.name not in statistics | placed
+            is_some = prod(shape) > 1 or (bool(shape) and one.name in single)
+            is_weight = one.data_type in _FLOATS and is_some and one.name not in statistics | placed
             if is_weight and sum(side > 1 for side in shape[-2:]) > 1 and one.name not in others:
                 is_masked = self._array(one).min() <= _HIDDEN
                 is_weight = one.name in summed and not is_masked  # no sines of positions
@@ -279,6 +291,8 @@ class _Reader:
                 tensor.is_mask = tensor.is_mask or (tensor.role == CONSTANT and is_given)
                 self.tensors[name] = tensor
             return
+        if node.op_type in _RECURRENT and self._steps(node):
+            return
         kind = _KINDS.get(node.op_type, UNKNOWN)
         if node.op_type == "Gather" and inputs[0].role == WEIGHT:
             kind = "embedding"
@@ -293,6 +307,45 @@ class _Reader:
             if self.types.get(name, 1) not in _FLOATS and kind not in ("view", "slice", "expand", "concat", "copy"):
                 tensor.role = CONSTANT
             self.tensors[name] = tensor
+
+    def _steps(self, node: Any) -> bool:
+        """Add the products of a recurrent layer: of all inputs at once, and of its state a step; False: it is odd."""
+        source, *others = (self.tensors.get(name) for name in [*node.input, *[""] * 8][:8])
+        weights = [one for one in others[:3] if one is not None and one.role == WEIGHT]
+        if source is None or len(weights) < 2 or others[0] is not weights[0] or others[6] is not None:
+            return False
+        name = node.name.strip("/").replace("/", ".")
+        add, batch = partial(self.graph.add, name=name, label=node.op_type), self.graph.batch
+        (directions, wide, width), features = weights[1].shape, weights[0].shape[-1]
+        count, every, ends = source.size // batch // features, list[Tensor](), list[Tensor]()
+        row = add("view", [source], [(batch, count, features)]).output
+        for at in range(directions):
+            first, second = ([self._part(one, at, place) for one in (weights[place], *weights[2:])] for place in (0, 1))
+            gates = add("product", [row, *first], [(batch, count, wide)]).output
+            start = others[4] if others[4] is not None and others[4].role == SAMPLE else gates
+            state = add("slice", [start], [(batch, width)], axis=-1, start=at).output
+            for step in range(count):
+                given = add("slice", [gates], [(batch, wide)], axis=1, start=step).output
+                made = add("product", [state, *second], [(batch, wide)]).output
+                total = add("pointwise", [given, made], [(batch, wide)], function="add").output
+                state = add("pointwise", [total], [(batch, wide)], function="tanh").output
+                if wide > width:  # gates and what they multiply
+                    state = add("pointwise", [state], [(batch, width)], function="glu").output
+                every.append(state)
+            ends.append(state)
+        for name, parts in zip(node.output, (every, ends, ends), strict=False):
+            whole = add("concat", parts, [(batch, len(parts) * width)], axis=1).output if len(parts) > 1 else parts[0]
+            self.tensors[name] = add("view", [whole], [self.shapes.get(name) or whole.shape]).output
+        return True
+
+    def _part(self, weight: Tensor, direction: int, place: int) -> Tensor:
+        """Return the parameters of a direction, which have one name in a file with those of others."""
+        leaves = weight.parameters()
+        self.graph.parameters = [one for one in self.graph.parameters if one not in leaves]
+        shape = weight.shape[1:] if len(weight.shape) > 2 else (weight.shape[1] // 2,)
+        part = self.parts.setdefault((*leaves, direction, place), Tensor(shape, WEIGHT, name=next(iter(leaves)).name))
+        self.graph.repeated.add(part)
+        return part
 
     def _of_sequence(self, node: Any) -> Any:
         """Return a plain Split in place of SplitToSequence, and Identity of one part in place of SequenceAt."""

@@ -116,6 +116,7 @@ class Graph:
     outputs : that are trained
     notes : what the model has otherwise, a sentence each
     is_merged : whether parameters of equal values may be one, so that it is not known which layers share them
+    repeated : parameters of which it is known
     """
 
     name: str
@@ -126,6 +127,7 @@ class Graph:
     outputs: list[Tensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_merged: bool = False
+    repeated: set[Tensor] = field(default_factory=set)
 
     def add(
         self, kind: str, inputs: Iterable[Tensor], shapes: Iterable[tuple[int, ...]], **attributes: Any

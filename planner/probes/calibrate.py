@@ -103,12 +103,9 @@ class CpuPlace:
         self.accelerator, self.node, facts = describe_cpu(threads)
         self._keeps_memory = keep_freed_memory()
         self.circumstances: Mapping[str, str] = facts | {
-            "framework": f"pytorch {torch.__version__}",
-            "threads": str(threads),
-            "allocator": KEPT_MEMORY if self._keeps_memory else "as it is",
-            "design": DESIGN,
-            "contained": CONTAINED,
-        }
+            "framework": f"pytorch {torch.__version__}", "threads": str(threads),
+            "allocator": KEPT_MEMORY if self._keeps_memory else "as it is", "design": DESIGN, "contained": CONTAINED,
+        }  # fmt: skip
         self._steal_s = cpu_steal_s()
 
     def points(self) -> tuple[Point, ...]:
@@ -288,15 +285,10 @@ def measure_device(
         share = 1 - STEPS_SHARE - for_load - (INPUT_SHARE if input_folder else 0.0)
         before_s, kept_s = time.perf_counter() - start, goal.kept_s if goal else lambda _points: 0.0
         run = Run(
-            bench,
-            points,
-            max((budget_s if goal else budget_s * share) - before_s, 0.0),
-            earlier,
-            goal=goal,
-            resume=resume,
-            progress=progress,
+            bench, points, max((budget_s if goal else budget_s * share) - before_s, 0.0), earlier, goal=goal,
+            resume=resume, progress=progress,
             later_s=lambda count: max((budget_s - kept_s(count)) * share - before_s, 0.0),
-        )
+        )  # fmt: skip
         whole_s = budget_s - (0.0 if run.missing else kept_s(len(run.timed)))
         input_rows = None
         if input_folder and not run.missing:
@@ -308,15 +300,9 @@ def measure_device(
         until_s = bench.clock() + min(left_s, max(left_s - run.charged_s, STEPS_SHARE * whole_s))
         run.tell("training steps")
         step_times = timed_steps(
-            bench,
-            run.quiet_s(),
-            until_s,
-            own.networks,
-            device=place.device,
-            precisions=place.precisions,
-            left_out=earlier.failed,
-            needs=own.needs,
-        )
+            bench, run.quiet_s(), until_s, own.networks, device=place.device, precisions=place.precisions,
+            left_out=earlier.failed, needs=own.needs,
+        )  # fmt: skip
         run.measure_again(step_times.reference_s, until_s)
         samples = with_shared_rows(run.samples(name, place.circumstances), place.precisions)
     samples = samples.joined(input_rows) if input_rows else samples

@@ -153,15 +153,10 @@ def _accelerator(name: str, properties: Any) -> Accelerator:
     memory_clock = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
     width = float(getattr(properties, "memory_bus_width", 0))
     return Accelerator(
-        name,
-        "gpu",
-        float(properties.total_memory),
-        2 * memory_clock * width / 8 or ASSUMED_MEMORY_BYTES_PER_S,
+        name, "gpu", float(properties.total_memory), 2 * memory_clock * width / 8 or ASSUMED_MEMORY_BYTES_PER_S,
         {one: 2.0 * cores * processors * clock * COMPUTING[one].times_fp32 for one in gpu_precisions(capability)},
-        processors,
-        "estimated from the driver's clocks and number of multiprocessors",
-        vendor="NVIDIA",
-    )
+        processors, "estimated from the driver's clocks and number of multiprocessors", vendor="NVIDIA",
+    )  # fmt: skip
 
 
 NO_MEMORY = "it does not fit the memory"

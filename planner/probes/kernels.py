@@ -145,12 +145,9 @@ def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
 
 
 OWN_CALLS: Mapping[str, Callable[[Any, Point, Operands], Call]] = {
-    "convolution": products.convolution,
-    "gemm": products.product,
-    "embedding": _embedding,
-    "add": add,
+    "convolution": products.convolution, "gemm": products.product, "embedding": _embedding, "add": add,
     "update": update,
-}
+}  # fmt: skip
 """Kind of a layer's call -> what makes it, where that is not the layer's module."""
 
 
@@ -331,20 +328,9 @@ _ATTENTION_CALLS: Mapping[str, _Maker] = {
 }
 """Of attention, by kind."""
 _GENERIC_CALLS: Mapping[str, _Maker] = {
-    **OWN_CALLS,
-    "activation": _activation,
-    "max_pool": _max_pool,
-    "average_pool": _average_pool,
-    "batch_norm": _batch_norm,
-    "lrn": partial(_by_layer, "lrn"),
-    "dropout": _dropout,
-    "bias": _bias,
-    "concat": _concat,
-    "embedding": products.embedding,
-    "gelu": _gelu,
-    "layer_norm": _layer_norm,
-    "upsample": _upsample,
-    "copy": _copy,
+    **OWN_CALLS, "activation": _activation, "max_pool": _max_pool, "average_pool": _average_pool,
+    "batch_norm": _batch_norm, "lrn": partial(_by_layer, "lrn"), "dropout": _dropout, "bias": _bias, "concat": _concat,
+    "embedding": products.embedding, "gelu": _gelu, "layer_norm": _layer_norm, "upsample": _upsample, "copy": _copy,
     "softmax": partial(_by_layer, "loss"),
-}
+}  # fmt: skip
 """Of the generic design, by kind."""

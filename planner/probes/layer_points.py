@@ -41,13 +41,10 @@ ATTENTION_TENSORS = 11
 """Of fused attention backward: queries, keys, values and their gradients, apart and joined, output and its gradient."""
 
 OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "sgd": ("SGD", {"lr": 1e-3}),
-    "sgd-momentum": ("SGD", {"lr": 1e-3, "momentum": 0.9}),
-    "nesterov": ("SGD", {"lr": 1e-3, "momentum": 0.9, "nesterov": True}),
-    "adagrad": ("Adagrad", {"lr": 1e-3}),
-    "rmsprop": ("RMSprop", {"lr": 1e-3}),
-    "adam": ("Adam", {"lr": 1e-3}),
-}
+    "sgd": ("SGD", {"lr": 1e-3}), "sgd-momentum": ("SGD", {"lr": 1e-3, "momentum": 0.9}),
+    "nesterov": ("SGD", {"lr": 1e-3, "momentum": 0.9, "nesterov": True}), "adagrad": ("Adagrad", {"lr": 1e-3}),
+    "rmsprop": ("RMSprop", {"lr": 1e-3}), "adam": ("Adam", {"lr": 1e-3}),
+}  # fmt: skip
 """Optimizer -> PyTorch's class and options."""
 
 

@@ -34,20 +34,11 @@ MEMORY_GIB = {
 }  # fmt: skip
 """Bundled name -> what memory a GPU of that name has [GiB]."""
 DRIVER_NAMES = {
-    "b200-sxm-180gb": "b200",
-    "h200-sxm-141gb": "h200",
-    "h100-sxm5-80gb": "h10080gbhbm3",
-    "h100-pcie-80gb": "h100pcie",
-    "gh200-96gb": "gh200480gb",
-    "a100-sxm4-80gb": "a100sxm4?80gb",
-    "a100-pcie-80gb": "a10080gbpcie|a100pcie80gb",
-    "rtx-6000-ada": "rtx6000adageneration",
-    "k40": "k40[cmst]?",
-    "k20x": "k20x?m",
-    "titan-x-maxwell": "gtxtitanx",
-    "a800": "a800sxm480gb",
-    "mi300x": "amdinstinctmi300x(?:vf)?",
-}
+    "b200-sxm-180gb": "b200", "h200-sxm-141gb": "h200", "h100-sxm5-80gb": "h10080gbhbm3", "h100-pcie-80gb": "h100pcie",
+    "gh200-96gb": "gh200480gb", "a100-sxm4-80gb": "a100sxm4?80gb", "a100-pcie-80gb": "a10080gbpcie|a100pcie80gb",
+    "rtx-6000-ada": "rtx6000adageneration", "k40": "k40[cmst]?", "k20x": "k20x?m", "titan-x-maxwell": "gtxtitanx",
+    "a800": "a800sxm480gb", "mi300x": "amdinstinctmi300x(?:vf)?",
+}  # fmt: skip
 """Bundled name -> pattern of the letters and digits that the driver says, where those are not its own."""
 MEMORY_TOLERANCE = 0.1
 """Drivers keep some of the memory, error correction on GDDR a sixteenth of it."""
@@ -111,12 +102,9 @@ FIGURES = {
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """The last value of a query: its name in current drivers, and before."""
 SLOWDOWN_REASONS = {
-    0x04: "power limit",
-    0x08: "hardware slowdown",
-    0x20: "temperature (software)",
-    0x40: "temperature (hardware)",
+    0x04: "power limit", 0x08: "hardware slowdown", 0x20: "temperature (software)", 0x40: "temperature (hardware)",
     0x80: "power brake",
-}
+}  # fmt: skip
 """Bits of the reasons that slow a GPU down under load (NVML API reference, nvmlClocksThrottleReasons)."""
 BUSY_UTILIZATION = 0.1
 BUSY_MEMORY_SHARE = 0.05
@@ -351,14 +339,10 @@ def describe_cpu(used: int = 1) -> tuple[Accelerator, Node, dict[str, str]]:
     per_cycle = next((count for flag, count in FLOP_PER_CYCLE if flag in flags), LEAST_FLOP_PER_CYCLE)
     clock = float(facts.get("cpu MHz", 0)) * 1e6 or ASSUMED_CLOCK_HZ
     accelerator = Accelerator(
-        name=cpu_name(model, used),
-        kind="cpu",
-        memory_bytes=memory,
-        memory_bytes_per_s=ASSUMED_MEMORY_BYTES_PER_S,
-        peak_flop_per_s={"fp32": per_cycle * clock * used},
-        multiprocessors=used if used > 1 else None,
+        name=cpu_name(model, used), kind="cpu", memory_bytes=memory, memory_bytes_per_s=ASSUMED_MEMORY_BYTES_PER_S,
+        peak_flop_per_s={"fp32": per_cycle * clock * used}, multiprocessors=used if used > 1 else None,
         source=f"estimated for {threads_in_words(used)} from clock and instruction set",
-    )
+    )  # fmt: skip
     circumstances = {
         "host_os": f"{platform.system()} {platform.release()}",
         "cpu_model": model,

@@ -345,13 +345,9 @@ def _turns(
         host = probes[:1] if kind == "gpu" else ()
         sizes = OWN_SUB_BATCHES[kind]
         turns = [
-            (host, SUB_BATCHES[kind][:1], first),
-            (networks, sizes[:1], first),
-            (networks, sizes[1:2], first),
-            (host, SUB_BATCHES[kind][:1], others),
-            (networks, sizes[:2], others),
-            (networks, sizes[2:], precisions),
-        ]
+            (host, SUB_BATCHES[kind][:1], first), (networks, sizes[:1], first), (networks, sizes[1:2], first),
+            (host, SUB_BATCHES[kind][:1], others), (networks, sizes[:2], others), (networks, sizes[2:], precisions),
+        ]  # fmt: skip
     else:
         turns = [(probes, SUB_BATCHES[kind], first), (probes, SUB_BATCHES[kind], others)]
     for some, sub_batches, names in turns:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from planner import catalog
 from planner.domain.configuration import Configurations
@@ -287,6 +289,98 @@ def test_parts_of_a_sequence_and_constants_that_are_repeated_are_read(tmp_path: 
     assert [one.kind for one in network.layers][:2] == ["linear", "attention"]
     assert totals(network).parameters == 4 * 12
     assert totals(network).forward_mac == 3 * 4 * 12 + 2 * 3 * 3 * 4
+
+
+def written(folder: Path, nodes: list[Any], sizes: dict[str, list[int]], shape: list[int], dimensions: int) -> str:
+    """Write nodes from x to y with floats of these sizes; return the file, a new one, as what was read is kept."""
+    onnx = pytest.importorskip("onnx")
+    make, floats = onnx.helper, onnx.TensorProto.FLOAT
+    values = [make.make_tensor(name, floats, dims, np.arange(prod(dims)) / 7 + 1) for name, dims in sizes.items()]
+    y = make.make_tensor_value_info("y", floats, [None] * dimensions)
+    graph = make.make_graph(nodes, "small", [make.make_tensor_value_info("x", floats, shape)], [y], values)
+    path = folder / f"{len(list(folder.iterdir()))}.onnx"
+    onnx.save(make.make_model(graph), path)
+    return str(path)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from([("LSTM", 4), ("GRU", 3), ("RNN", 1)]), st.integers(1, 2), st.integers(1, 2), st.integers(1, 6),
+    st.tuples(st.integers(2, 5), st.integers(2, 5)), st.sampled_from(["w r", "w r b"]), st.booleans(),
+)  # fmt: skip
+def test_recurrent_layers_are_their_products(  # noqa: PLR0917 - all vary
+    tmp_path: Path, kind: tuple[str, int], directions: int, layers: int, steps: int, sizes: tuple[int, int], own: str,
+    is_end: bool,  # noqa: FBT001
+) -> None:  # fmt: skip
+    """One behind another, in one direction or both, with a bias or without; all states are read, or the last alone."""
+    make = pytest.importorskip("onnx").helper
+    (name, gates), (features, width) = kind, sizes
+    nodes, dims, source, macs = [], dict[str, list[int]](), "x", 0
+    for at in range(layers):
+        rows = directions * gates * width
+        every = {"w": [gates * width, features], "r": [gates * width, width], "b": [2 * gates * width]}
+        dims |= {f"{key}{at}": [directions, *every[key]] for key in own.split()}
+        macs += steps * rows * (features + width)
+        way = {"hidden_size": width, "direction": "bidirectional" if directions == 2 else "forward"}
+        made = ["", f"o{at}"] if is_end and at == layers - 1 else [f"o{at}"]
+        nodes.append(make.make_node(name, [source, *(f"{key}{at}" for key in own.split())], made, **way))
+        order = [1, 0, 2] if len(made) > 1 else [0, 2, 1, 3]
+        nodes.append(make.make_node("Transpose", [f"o{at}"], [f"t{at}"], perm=order))
+        shape = [3, directions * width] if len(made) > 1 else [steps, 3, directions * width]
+        nodes.append(make.make_node("Constant", [], [f"s{at}"], value_ints=shape))
+        nodes.append(make.make_node("Reshape", [f"t{at}", f"s{at}"], [f"l{at}"]))
+        source, features = f"l{at}", directions * width
+    dims["head"] = [directions * width, 7]
+    first = [make.make_node("Transpose", ["x"], ["turned"], perm=[1, 0, 2])]
+    nodes[0].input[0] = "turned"
+    nodes.append(make.make_node("MatMul", [source, "head"], ["y"]))
+    path = written(tmp_path, first + nodes, dims, [3, steps, sizes[0]], 2 if is_end else 3)
+    work = totals(catalog.find_network(path))
+    assert work.parameters == sum(map(prod, dims.values()))
+    assert work.forward_mac == macs + directions * width * 7 * (1 if is_end else steps)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.tuples(*[st.integers(1, 3)] * 3), st.sampled_from([[], [1], [1, 1]]))
+def test_parameters_of_one_number_count_and_constants_do_not(
+    tmp_path: Path, sides: tuple[int, int, int], scalar: list[int]
+) -> None:
+    make = pytest.importorskip("onnx").helper
+    a, b, c = sides
+    own = {
+        "kernel": [a, 2, 3, 3], "bias": [a], "scale": [a], "shift": [a], "slope": [1], "up": [a, b, 2, 2],
+        "up_bias": [b], "matrix": [c, b], "vector": [c], "last": [c, 1], "end": [1],
+    }  # fmt: skip
+    statistics = {"mean": [a], "variance": [a]}
+    nodes = [
+        make.make_node("Conv", ["x", "kernel", "bias"], ["wide"]),
+        make.make_node("BatchNormalization", ["wide", "scale", "shift", *statistics], ["normed"]),
+        make.make_node("PRelu", ["normed", "slope"], ["active"]),
+        make.make_node("ConvTranspose", ["active", "up", "up_bias"], ["high"], strides=[2, 2]),
+        make.make_node("GlobalAveragePool", ["high"], ["pooled"]),
+        make.make_node("Flatten", ["pooled"], ["flat"]),
+        make.make_node("Mul", ["flat", "factor"], ["scaled"]),
+        make.make_node("Gemm", ["scaled", "matrix", "vector"], ["hidden"], transB=1),
+        make.make_node("MatMul", ["hidden", "last"], ["score"]),
+        make.make_node("Add", ["score", "end"], ["moved"]),
+        make.make_node("Add", ["moved", "factor"], ["y"]),
+    ]
+    path = written(tmp_path, nodes, own | statistics | {"factor": scalar}, [2, 2, 8, 8], 2)
+    assert totals(catalog.find_network(path)).parameters == sum(map(prod, own.values()))
+
+
+def test_an_unknown_operator_with_weights_counts_as_products_of_positions(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    recurrent = onnx.helper.make_node("LSTM", ["x", "w", "r", "", "", "", "", "peep"], ["all"], hidden_size=32)
+    ends = [
+        onnx.helper.make_node("Squeeze", ["all", "axis"], ["flat"]),
+        onnx.helper.make_node("MatMul", ["flat", "m"], ["y"]),
+    ]
+    axis = onnx.helper.make_node("Constant", [], ["axis"], value=onnx.numpy_helper.from_array(np.array([1])))
+    sizes = {"w": [1, 128, 16], "r": [1, 128, 32], "peep": [1, 96], "m": [32, 64]}
+    path = written(tmp_path, [recurrent, axis, *ends], sizes, [2, 10, 16], 3)
+    with pytest.raises(InputFileError, match=r"got LSTM \(1 time, with 7\d\.\d% of the FLOP"):
+        catalog.find_network(path)
 
 
 def test_a_file_that_is_no_onnx_is_refused(tmp_path: Path) -> None:
