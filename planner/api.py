@@ -26,7 +26,7 @@ from planner.formats.documents import json_line
 from planner.formats.suggestion import Answers, parse_answers
 from planner.formats.summaries import plan_figures
 from planner.formats.tables import frame_of
-from planner.report.answer import predictions_answer, suggestions_views
+from planner.report.answer import prediction_answer, predictions_answer, suggestions_views
 from planner.report.blocks import Block, html_of, print_blocks
 from planner.report.parts import configuration_words
 from planner.units import format_duration
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _ONE_AT_A_TIME = threading.Lock()
 _NOTED: set[str] = set()
+MORE = ".warnings has all"
 
 
 def suggest(**request: Any) -> Suggestion:
@@ -116,20 +117,24 @@ class Plan(SimpleNamespace):
 class Answer:
     """Predictions of plans, in the order of the request.
 
-    ``plans``: list of Plan.
+    ``plans``: list of Plan. ``warnings``: list of str.
     """
 
     def __init__(self, text: str) -> None:
         self._json = text
         self._answers: Answers = parse_answers(text, "answer").with_frameworks(catalog.recorded)
         self.plans = [Plan.of(*one) for one in self._ranked()]
+        of_predictions = (warning for _, one in self._answers.predictions for warning in one.warnings)
+        of_suggestions = (warning for _, one in self._answers.suggestions for warning in one.warnings)
+        self.warnings = list(dict.fromkeys(one.message for one in (*of_predictions, *of_suggestions)))
 
     def _ranked(self) -> Iterator[tuple[Subject, RankedPlan, Run | None]]:
         for at, (subject, one) in enumerate(self._answers.predictions, 1):
             yield subject, RankedPlan(at, one, ""), None
 
     def _blocks(self) -> Iterator[Block]:
-        yield from predictions_answer(self._answers.predictions)
+        (subject, one), *others = every = self._answers.predictions
+        yield from (predictions_answer(every, more=MORE) if others else prediction_answer(one, subject, more=MORE))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that the command prints with ``--json``."""
@@ -164,7 +169,6 @@ class Suggestion(Answer):
         Of several clusters, how many times the objective of the best one's plan its own has.
     certified : bool
         Whether no better plan exists in the space that was searched.
-    warnings : list of str
     """
 
     def __init__(self, text: str) -> None:
@@ -173,12 +177,11 @@ class Suggestion(Answer):
         self.chosen = next(one for one in self.plans if one.position == (answer.chosen or 1))
         self.knee = next((one for one in self.plans if one.position == answer.knee), None)
         self.tied, self.certified, self.clusters = list(answer.tied), answer.search.certified, dict(answer.clusters)
-        self.warnings = [one.message for one in answer.warnings]
 
     def _ranked(self) -> Iterator[tuple[Subject, RankedPlan, Run | None]]:
         for subject, answer in self._answers.suggestions:
             yield from ((subject, one, answer.run) for one in answer.plans)
 
     def _blocks(self) -> Iterator[Block]:
-        for view in suggestions_views(self._answers.suggestions):
+        for view in suggestions_views(self._answers.suggestions, more=MORE):
             yield from view

@@ -157,6 +157,11 @@ def duration_unit(size: float, digits: int) -> tuple[float, str]:
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
+def typed_number(value: float) -> str:
+    """Return a number as it may be typed, to six digits: ``74810``, ``1e9``."""
+    return f"{value:g}".replace("e+0", "e").replace("e+", "e")
+
+
 def format_number(value: float, digits: int = 2) -> str:
     """Return a number to significant digits, without an exponent: ``1.6``, ``1,600``.
 

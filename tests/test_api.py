@@ -128,3 +128,23 @@ def test_the_less_is_trained_the_less_a_step_takes() -> None:
         assert max(one[name] for one in terms[:3]) < terms[3][name]
     assert "trainable" not in made[3]["subject"]
     assert made[2]["subject"]["trained_parameters"] == 294_912
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_an_answer_says_where_python_has_its_warnings_and_what_one_plan_needs() -> None:
+    """The command has -v for them, which is no word of Python."""
+    cluster, batch = {"network": "llama3-70b", "cluster": "dgx-h100"}, {"sub_batch": 8, "precision": "bf16"}
+    one = planner.predict(**cluster, **batch)
+    several = planner.predict(**cluster, **{**batch, "sub_batch": [8, 16]})
+    answers = (one, several, planner.suggest(target_batch=256, **ASKED))
+    for answer in answers:
+        text = repr(answer)
+        assert "-v" not in text.replace("dgx1-v100", "")
+        told = [line for line in text.splitlines() if line.startswith("warning: ")]
+        assert len(answer.warnings) == len(set(answer.warnings)) >= len(told) - 1
+        if len(answer.warnings) > len(told):
+            assert told[-1].endswith("more; .warnings has all")
+        assert "table" in answer._repr_html_()
+    assert "1 predictions" not in repr(one)
+    assert "1 node x 8 GPUs" in repr(one)
+    assert "2 predictions" in repr(several)

@@ -56,6 +56,7 @@ from planner.search.searchable import Settings, different_sets, searchable_among
 from planner.search.suggest import suggest_among
 from planner.sessions import inputs
 from planner.sessions.inputs import INFERENCE, OPTION, SETTINGS_FILE, Case, Values, listed, value_of
+from planner.units import typed_number
 
 if TYPE_CHECKING:
     from planner.search.optuna_search import OptunaSearch
@@ -409,7 +410,7 @@ def wanted(values: Values) -> Values:
         if name in values:
             raise ParameterError(OPTIONS[name].flag, "given with --task inference", values[name].value)
     if "epochs" in values and "tokens" in values:
-        raise ParameterError("--tokens", "left out with --epochs", f"{values['tokens'].value:g}")
+        raise ParameterError("--tokens", "left out with --epochs", typed_number(values["tokens"].value))
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     return values

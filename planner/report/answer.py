@@ -367,9 +367,9 @@ def _figures(one: Prediction, subject: Subject) -> Iterator[tuple[str, str]]:
     yield "memory", parts.memory_needed(one, subject.device)
 
 
-def predictions_answer(answers: Sequence[tuple[Subject, Prediction]]) -> Iterator[Block]:
+def predictions_answer(answers: Sequence[tuple[Subject, Prediction]], *, more: str = ALL_WORDS) -> Iterator[Block]:
     """Yield many predictions as one table in the order given; how good they are is that of the least sure one."""
-    yield from notices([warning for _, one in answers for warning in one.warnings], ALL_WORDS)
+    yield from notices([warning for _, one in answers for warning in one.warnings], more)
     yield Line(f"{_of_all([subject for subject, _ in answers])}: {len(answers)} predictions", "bold")
     yield from plan_table([Entry(at, one, subject) for at, (subject, one) in enumerate(answers, 1)])
     yield from _least_sure(answers)
@@ -397,11 +397,11 @@ def _without_asides(blocks: Iterable[Block]) -> list[Block]:
     return [block for block in blocks if not (isinstance(block, Line) and block.aside)]
 
 
-def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Iterator[Block]:
+def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]], *, more: str = ALL_WORDS) -> Iterator[Block]:
     """Yield the chosen plan of each of several requests, one a row, then the requests without a plan."""
     told = [_told(one, subject) for subject, one in answers]
     others = {warning for _, rest in told for warning in rest} - {warning for first, _ in told for warning in first}
-    yield from notices(list(dict.fromkeys(warning for first, _ in told for warning in first)), ALL_WORDS, len(others))
+    yield from notices(list(dict.fromkeys(warning for first, _ in told for warning in first)), more, len(others))
     target = ", ".join(dict.fromkeys(str(one.request["target_batch"].value) for _, one in answers))
     words = f"{_of_all([subject for subject, _ in answers])}, target mini-batch {target}"
     plans = [(subject, one.chosen_plan) for subject, one in answers]
@@ -456,7 +456,7 @@ def _least_sure(predictions: Sequence[tuple[Subject, Prediction]]) -> Iterator[L
 
 
 def suggestions_views(
-    answers: Sequence[tuple[Subject, Suggestion]], *, in_full: bool = False
+    answers: Sequence[tuple[Subject, Suggestion]], *, in_full: bool = False, more: str = ALL_WORDS
 ) -> Iterator[Iterable[Block]]:
     """Yield the views of answers: one short answer, a table of several, and each in full where asked for."""
     if in_full:
@@ -466,9 +466,9 @@ def suggestions_views(
             yield [*_warnings(one), *short, *suggestion_rest(one, subject, is_alone=is_alone)]
     elif len(answers) == 1:
         subject, one = answers[0]
-        yield suggestion_answer(one, subject)
+        yield suggestion_answer(one, subject, more=more)
     else:
-        yield suggestions_overview(answers)
+        yield suggestions_overview(answers, more=more)
 
 
 def part_of_suggestion(suggestion: Suggestion, part: str) -> Iterable[Block]:

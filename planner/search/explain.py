@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from planner.domain.configuration import MODES, Configuration
 from planner.domain.objective import LIMITS, objective_named
 from planner.domain.prediction import Prediction
 from planner.domain.request import SpaceRequest
-from planner.search.ranking import SLACK, Order, PricedPlans, limit_text, limited
-from planner.units import format_bytes, format_number, format_samples
+from planner.search.ranking import SLACK, Order, PricedPlans, limited
+from planner.units import format_bytes, format_duration, format_number, format_samples
 
 __all__ = [
     "hardly_inside", "label", "listed_positions", "typed_values", "why_split", "whys", "whys_nearest",
@@ -122,8 +123,18 @@ def _above(name: str, value: float, most: float) -> str:
     by = f"{format_number(100 * abs(ratio - 1))}% " if ratio > 0.1 else ""  # of a smaller one the limit says more
     is_beyond = value < most if limit.is_least else value > most
     option = limit.option or f"--limit {name}"
-    side = f"{by}{limit.side} {option}" if by or not most else f"{limit.side} the {limit_text(name, most)} of {option}"
-    return f"{limit.words} {limit_text(name, value)}, {side}" if is_beyond else ""
+    of = partial(_limited_text, limit.unit, 3 if abs(ratio - 1) > 0.1 else 4)
+    side = f"{by}{limit.side} {option}" if by or not most else f"{limit.side} the {of(most)} of {option}"
+    return f"{limit.words} {of(value)}, {side}" if is_beyond else ""
+
+
+def _limited_text(unit: str, digits: int, value: float) -> str:
+    """Return what is limited as answers write it."""
+    if unit == "s":
+        return format_duration(value, digits)
+    if unit == "share":
+        return f"{format_number(100 * value, digits)}%"
+    return f"{value:,.0f}" if value == int(value) else format_number(value, digits)
 
 
 def is_above(one: Configuration, mean: float, window: tuple[float, float]) -> bool:

@@ -23,7 +23,7 @@ from planner.domain.prediction import Prediction, Predictions, Run
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, Refusal, UsageError
 from planner.steps.asynchronous import Asynchrony
-from planner.units import duration_unit, format_duration
+from planner.units import duration_unit, format_duration, typed_number
 
 __all__ = [
     "ABOVE_WINDOW", "ASYNC_ACCUMULATION", "BELOW_WINDOW", "LARGE_SUB_BATCH", "LAWFUL", "LIMIT_REASONS", "OF_LIMIT",
@@ -198,9 +198,8 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
     window = request.window("async")
     has_dataset = problem.dataset is not None
     if request.run.tokens and not problem.network.tokens:
-        raise ParameterError(
-            "--tokens", f"left out with {problem.network.name}, no language model", f"{request.run.tokens:g}"
-        )
+        name, text = problem.network.name, typed_number(request.run.tokens)
+        raise ParameterError("--tokens", f"left out with {name}", text, f"{name} is not a language model")
     order = Order(request.objective, request.target_batch, has_dataset, price, device=device, window=window)
     return replace(order, run=request.run, tokens=problem.network.tokens)
 
@@ -368,16 +367,17 @@ def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[st
 
 
 def limit_text(name: str, value: float) -> str:
-    """Return a limit as it may be typed, four digits, rounded to what keeps it: ``1.001h``, ``512``."""
+    """Return a limit as it may be typed, four digits, rounded to what keeps it: ``1.001h``, ``90d``, ``80%``."""
     if not value or not math.isfinite(value):
         return f"{value:g}"
-    second, unit = (
-        (1.0, "") if LIMITS[name].unit != "s" else (3600.0, "h") if value >= 3600 else duration_unit(value, 3)
-    )
+    second, unit = {"s": duration_unit(value, 3), "share": (0.01, "%")}.get(LIMITS[name].unit, (1.0, ""))
+    if unit in ("min", "h") and value >= 3600:
+        is_days = value >= 86400 and (value % 86400 == 0 or value % 3600 > 0)
+        second, unit = (86400.0, "d") if is_days else (3600.0, "h")
     scale = 10.0 ** (3 - math.floor(math.log10(value / second))) / second
     least = LIMITS[name].is_least
     rounded = (math.floor(value * scale * (1 + 1e-12)) if least else math.ceil(value * scale * (1 - 1e-12))) / scale
-    return f"{rounded / second:.12g}{unit}"
+    return f"{typed_number(rounded / second)}{unit}"
 
 
 def _run_s(plans: PricedPlans, order: Order) -> FloatArray:

@@ -75,3 +75,25 @@ def test_a_limit_that_no_mini_batch_near_the_target_keeps_is_named_with_it(run: 
     code, out, _ = run(*asked, "--limit", "epoch=1min")
     assert code == 4
     assert "No plan here meets --limit epoch=60s and --target-batch 138 together" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("limit", "typed", "words"),
+    [
+        (("--deadline", "90d"), "--deadline 90d", "time of the whole training 154 d 17 h, 72% above --deadline"),
+        (
+            ("--limit", "tokens-per-s=1e9"),
+            "--limit tokens-per-s=1e9",
+            "tokens a second 74,800, below the 1,000,000,000 of --limit tokens-per-s",
+        ),
+    ],
+)
+def test_a_refusal_writes_times_and_rates_as_answers_do(
+    limit: tuple[str, str], typed: str, words: str, run: Run
+) -> None:
+    asked = ("suggest", "--network", "llama3-8b", "--cluster", "dgx-h100", *BF16, "--target-batch", "512")
+    tokens = ("--tokens", "1e12") if limit[0] == "--deadline" else ()
+    text = " ".join(run(*asked, "--nodes", "1", *tokens, *limit)[1].split())
+    assert words in text
+    assert typed in text
+    assert "at 74,800 tokens/s" in text

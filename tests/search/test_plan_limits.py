@@ -166,7 +166,17 @@ def test_what_is_not_known_cannot_be_limited() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "text"),
-    [("epoch", 3600.4, "1.001h"), ("run", 3000, "50min"), ("nodes", 12, "12"), ("cost", 0.123456, "0.1235")],
+    [
+        ("epoch", 3600.4, "1.001h"),
+        ("run", 3000, "50min"),
+        ("run", 90 * 86400, "90d"),
+        ("run", 100 * 3600, "100h"),
+        ("run", 3712.6 * 3600, "154.7d"),
+        ("nodes", 12, "12"),
+        ("cost", 0.123456, "0.1235"),
+        ("efficiency", 0.8, "80%"),
+        ("efficiency", 0.123456, "12.34%"),
+    ],
 )
 def test_limits_are_written_as_they_are_typed(name: str, value: float, text: str) -> None:
     assert limit_text(name, value) == text
