@@ -69,13 +69,8 @@ def layer_axis_asked(request: SpaceRequest) -> Axis | None:
 class SplitLimits:
     """What splitting a network is limited by.
 
-    Attributes
-    ----------
-    memory_bytes : (configurations of one precision, rows; precision) -> ndarray of float, shape (n,), needed on the
-        fullest device
-    capacity_bytes : of a device
-    ledger : precision -> Memory, what counts memory
-    has_host : whether a link to the memory of the host is described
+    ``memory_bytes``: (rows of one precision; precision) -> shape (n,), needed on the fullest device;
+    ``capacity_bytes``: of a device; ``has_host``: whether a link to the memory of the host is described.
     """
 
     network: Network

@@ -74,12 +74,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Plans:
-    """Candidates of a mode, whatever their precision.
-
-    Attributes
-    ----------
-    sub_batches : those to try; None: any
-    """
+    """Candidates of a mode, whatever their precision; ``sub_batches``: those to try, None: any."""
 
     bases: Bases
     sub_batches: IntArray | None = None

@@ -48,14 +48,8 @@ def check_target(request: SpaceRequest, dataset: Dataset | None) -> None:
 class Rules:
     """The constraints of a request as arrays.
 
-    Attributes
-    ----------
-    low, high : ndarray of float, shape (modes,), accepted mini-batches [samples], in the order of MODES
-    largest_sub_batch : ndarray of int, shape (precisions, modes), in the order of the space's precisions and of MODES;
-        of plans that do not split the network
-    order : what tells costs
-    split : of those that do
-    most : mapping of limit to float, what a plan may take at most
+    ``low``, ``high``: accepted mini-batches [samples], shape (modes,), in the order of MODES; ``largest_sub_batch``:
+    of plans that do not split the network, shape (precisions, modes); ``split``: of those that do; ``most``: by limit.
     """
 
     low: FloatArray

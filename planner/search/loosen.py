@@ -405,13 +405,8 @@ def smallest_conflict(
 ) -> tuple[str, ...]:
     """Return the texts of constraints that contradict each other, each of them needed for that.
 
-    None where nothing fits without any constraint either, or where not all of it can be priced.
-
-    Parameters
-    ----------
-    asked : that nothing satisfies; they differ in the framework and what it allows
-    ways : each found with all other constraints in place: what it loosens is needed
-    settings : that were given; none: they are no constraints
+    None where nothing fits without any constraint either, or where not all of it can be priced. ``asked``: that nothing
+    satisfies, by framework; ``ways``: each found with all other constraints in place: what it loosens is needed.
     """
     settings = settings or Settings()
     others = cache(settings.searchable)

@@ -152,13 +152,7 @@ def accepted_mini_batches(request: SpaceRequest, mode: str) -> tuple[float, floa
 
 
 def space_of(request: SpaceRequest, limits: Limits) -> Space:
-    """Return the space of a request on a machine.
-
-    Raises
-    ------
-    ParameterError : a value breaks its rule, or is more than the cluster has
-    UnknownNameError : an unknown precision
-    """
+    """Return the space of a request on a machine; ParameterError, UnknownNameError: a value breaks its rule."""
     return Space(*blocks_of(request, limits))
 
 

@@ -61,10 +61,7 @@ def sweep(
 ) -> Sweep:
     """Return the best plan of every number of nodes and sub-batch, or of those priced until it is to end.
 
-    Raises
-    ------
-    UsageError : it was to end before any plan was found; or as :func:`planner.search.suggest.suggest`
-    CoverageError : as :func:`planner.search.suggest.suggest`
+    UsageError: before any plan was found; it and CoverageError: as :func:`planner.search.suggest.suggest` too.
     """
     evaluator = predict.Evaluator(problem)
     order, limits = order_and_limits(problem, request, evaluator)
