@@ -79,15 +79,10 @@ class _Found:
 def suggest_across(
     asked: Mapping[str, tuple[Problem, SpaceRequest]], provenance: Mapping[str, Sourced[object]], seed: int = 0
 ) -> Suggestion:
-    """Return the answer to a request on several node groups.
+    """Return the answer to a synchronous request on several node groups.
 
-    A group that cannot be priced is left out with a warning.
-
-    Parameters
-    ----------
-    asked : mapping of group to (Problem, SpaceRequest), that differ in the cluster and the calibrations; synchronous
-    provenance : mapping of request key to Sourced, stands in the answer as ``request``
-    seed : of trials, where the choices of nodes are too many to look at all
+    A group that cannot be priced is left out with a warning. ``asked``: by group, differs in the cluster and the
+    calibrations; ``seed``: of trials, where the choices of nodes are too many to look at all.
 
     UsageError, CoverageError: as :func:`planner.search.suggest.suggest`, where no group can be searched: that of the
     first.

@@ -276,27 +276,31 @@ def with_last_resort(asked: Sequence[SomeAsked]) -> list[SomeAsked]:
 def with_nearest_batch(asked: Sequence[SomeAsked], outcomes: Sequence[Outcome]) -> list[SomeAsked]:
     """Widen the window to the nearest mini-batch of which a plan keeps the limits, for when no plan is inside.
 
-    Within limits at most twice the target. Nothing where a window was asked for, some plan is found, or none is near.
+    Within limits at most twice the target, or as far as without. Nothing where a window was asked for, some plan is
+    found, or none is near.
     """
-    first, reaches = asked[0].request, list[float]()
+    first = asked[0].request
     if not first.takes_nearest or "sync" not in first.modes or any(one.best is not None for one in outcomes):
         return []
-    for of, one in zip(asked, outcomes, strict=True):
-        if (near := one.nearest) is not None:
-            reach = of.order.reaches(near.configurations, near.predictions.mini_batch_mean)
-            reaches += reach[~near.configurations.is_async].tolist()
+
+    def reach(every: Sequence[Outcome], default: int) -> int:
+        pairs = ((of.order, one.nearest) for of, one in zip(asked, every, strict=True) if one.nearest is not None)
+        plans = ((order, near.take(~near.configurations.is_async)) for order, near in pairs)
+        reaches = (order.reaches(near.configurations, near.predictions.mini_batch_mean) for order, near in plans)
+        return int(min((one for some in reaches for one in some.tolist()), default=default))
 
     def has_plan(distance: int) -> bool:
         changes = {"mode": ("sync",), "tolerance_sync": distance / first.target_batch}
         rest = (replace(one, request=without_efficiency(one.request).changed(**changes)) for one in asked)
         return any(first_plan(one) is not None for one in rest)
 
-    below, off = 0, int(min(reaches, default=first.target_batch if first.most else 0))
+    below, off = 0, reach(outcomes, 0)
     if first.most:  # the wider the window, the more plans: a bisection
-        step = 1
+        step, is_known, rest = 1, off > 0, [replace(one, request=one.request.changed(most={})) for one in asked]
+        off = off or max(first.target_batch, reach([search(one, keep=1) for one in rest], 0))
         while step < off and not has_plan(step):
             below, step = step, 2 * step
-        if step >= off and not reaches and not has_plan(off):
+        if step >= off and not is_known and not has_plan(off):
             return []
         off = min(step, off)
         while off - below > 1:
