@@ -185,7 +185,8 @@ def test_the_job_runs_the_program_on_all_nodes_with_the_plan(
 def test_a_cluster_file_is_detected_from_the_scheduler(slurm: Callable[..., str], tmp_path: Path) -> None:
     """Nodes and GPUs are facts, and the same whichever command says so; this machine is none of the nodes."""
     printed = slurm("planner", "show", "cluster", "--detect")
-    lines = rf"nodes = {NODES} +# sinfo: n\[1-{NODES}\]", rf"gpus = {GPUS} +# sinfo: gpu:h100:{GPUS}", "# gpu = . +# h100: "
+    nodes, gpus = rf"nodes = {NODES} +# sinfo: n\[1-{NODES}\]", rf"gpus = {GPUS} +# sinfo: gpu:h100:{GPUS}"
+    lines = nodes, gpus, "# gpu = . +# h100: "
     for line in lines:
         assert re.search(rf"(?m)^{line}", printed), printed
     for name, words in (("json", ("sinfo", "--json")), ("nodes", ("scontrol", "show", "node"))):
