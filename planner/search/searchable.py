@@ -277,7 +277,7 @@ def with_nearest_batch(asked: Sequence[SomeAsked], outcomes: Sequence[Outcome]) 
     """Widen the window to the nearest mini-batch of which a plan keeps the limits, for when no plan is inside.
 
     Within limits at most twice the target, or as far as without. Nothing where a window was asked for, some plan is
-    found, or none is near.
+    found, limits alone are in its way, or none is near.
     """
     first = asked[0].request
     if not first.takes_nearest or "sync" not in first.modes or any(one.best is not None for one in outcomes):
@@ -296,8 +296,11 @@ def with_nearest_batch(asked: Sequence[SomeAsked], outcomes: Sequence[Outcome]) 
 
     below, off = 0, reach(outcomes, 0)
     if first.most:  # the wider the window, the more plans: a bisection
-        step, is_known, rest = 1, off > 0, [replace(one, request=one.request.changed(most={})) for one in asked]
-        off = off or max(first.target_batch, reach([search(one, keep=1) for one in rest], 0))
+        rest = [search(replace(one, request=one.request.changed(most={})), keep=1) for one in asked]
+        if any(one.best is not None for one in rest):
+            return []
+        step, is_known = 1, off > 0
+        off = off or max(first.target_batch, reach(rest, 0))
         while step < off and not has_plan(step):
             below, step = step, 2 * step
         if step >= off and not is_known and not has_plan(off):

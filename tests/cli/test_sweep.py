@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from planner.units import format_duration
+
 RESNET = ("--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", "2048")
 
 
@@ -76,6 +78,5 @@ def test_a_limit_that_nothing_keeps_is_exit_4_with_what_comes_nearest_as_of_sugg
     assert way["option"] == "--limit"
     epochs = [one["prediction"]["epoch_s"]["value"] for one in answer["nearest"]]
     assert epochs == sorted(epochs)
-    value = way["value"].removeprefix("epoch=")
-    assert answer["nearest"][0]["why"].startswith(f"epoch time {value}, ")
+    assert answer["nearest"][0]["why"].startswith(f"epoch time {format_duration(epochs[0], 3)}, ")
     assert err.endswith(f"the smallest change that helps: --limit {way['value']}\n")
