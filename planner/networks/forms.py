@@ -57,17 +57,15 @@ class Forms:
             shape = (sum(prod(one.shape[1:]) for one in self.tokens),)
         elif len({one.shape for one in others}) > 1:  # a sample has all of them, one behind the other
             shape = (sum(map(self.elements, others)),)
-        added = {tensor for one in self.graph.needed() if _is_sum(one) for tensor in one.samples()}
+        sums = (one for one in self.graph.needed() if one.attributes.get("function") == "add")
+        added = {tensor for one in sums for tensor in one.samples()}
         for one in others:
-            form = self.default(one)
+            form, part = self.default(one), Operator(INPUT, [], name=one.name)
             if one in added and form == shape and len(form) == 2:  # what stands before the first block
-                self.forms[one] = (
-                    self.append("reshape", Operator(INPUT, [], name=one.name), INPUT, **sizes_of(form)),
-                    form,
-                )
+                self.give(part, self.append("reshape", part, INPUT, **sizes_of(form)), form, one)
             elif self.tokens or prod(shape) != prod(form):
-                part, how = Operator(INPUT, [], name=one.name), {"forward": 0, "backward": 0, **sizes_of(form)}
-                self.give(part, self.append("operator", part, INPUT, **how), form, one)
+                name = self.append("operator", part, INPUT, forward=0, backward=0, **sizes_of(form))
+                self.give(part, name, form, one)
         return shape
 
     def append(self, kind: str, one: Operator, source: str | tuple[str, ...], **attributes: AttributeValue) -> str:
@@ -279,10 +277,6 @@ def _is_in_place(one: Operator) -> bool:
 def _has_scores(one: Operator) -> bool:
     """Tell whether attention keeps its scores: fused kernels give no gradient of a bias."""
     return any(tensor.role == WEIGHT for tensor in one.inputs)
-
-
-def _is_sum(one: Operator) -> bool:
-    return one.kind == "pointwise" and one.attributes.get("function") == "add"
 
 
 def _is_trained(tensor: Tensor) -> bool:

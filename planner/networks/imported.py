@@ -61,7 +61,7 @@ class _Layers(Forms):
             "dropout": self._dropout, "attention": self._attention, "gate": self._gate, "copy": self._copy,
         }  # fmt: skip
         leaves = {leaf for tensor in one.inputs for leaf in tensor.parameters()}
-        is_again = self.is_shared(leaves)
+        shares, is_frozen = self.is_shared(leaves), all(leaf.is_frozen for leaf in leaves)
         forms, used = dict(self.forms), set(self.used)
         try:
             makers.get(one.kind, self._unknown)(one)
@@ -71,8 +71,8 @@ class _Layers(Forms):
             self.forms, self.used = forms, used
             self._unknown(one)
             self.check(before)
-        if leaves and (is_again or all(leaf.is_frozen for leaf in leaves)):
-            self.mark(before, shares=is_again, is_frozen=all(leaf.is_frozen for leaf in leaves))
+        if leaves and (shares or is_frozen):
+            self.mark(before, shares=shares, is_frozen=is_frozen)
         for tensor in one.outputs[1:]:
             if tensor not in self.forms:
                 self.forms[tensor] = self.forms[one.output]
